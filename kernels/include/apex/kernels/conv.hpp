@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <array>
+
+#include "apex/core/context.hpp"
+#include "apex/core/view.hpp"
+
+namespace apex::kernels {
+
+/// Pairs are {vertical, horizontal}.
+struct Conv2dOptions {
+  std::array<std::int64_t, 2> stride{1, 1};    ///< >= 1
+  std::array<std::int64_t, 2> padding{0, 0};   ///< >= 0, zeros on both sides
+  std::array<std::int64_t, 2> dilation{1, 1};  ///< >= 1
+  std::int64_t groups = 1;                     ///< divides both channel counts
+};
+
+/// Sizes of y for x [N, C, H, W] and w [K, C/groups, R, S]:
+///   H' = floor((H + 2 padding - dilation (R - 1) - 1) / stride) + 1, W' alike.
+/// @throws Kind::argument naming what does not fit
+Dims conv2d_output_sizes(const Dims& x, const Dims& w, const Conv2dOptions& options);
+
+/// Cross-correlation, as every deep learning library understands convolution:
+///
+///   y[n,k,i,j] = bias[k] + sum over c, r, s of
+///                x[n, c, i stride + r dilation - padding, j stride + s dilation - padding] * w[k,c,r,s]
+///
+/// with c over the channels of k's group and zeros outside x.
+/// @param y     [N, K, H', W'], dense NCHW or dense channels-last
+/// @param x     [N, C, H, W], dense NCHW or dense channels-last, whatever y is
+/// @param w     [K, C/groups, R, S], dense row-major or dense channels-last
+/// @param bias  [K] with stride 1, or undefined
+/// f32 through the vendor library, f64 in a fixed order, the same for every thread count. Deterministic for a thread
+/// count. N == 0 does nothing.
+/// @throws Kind::argument when shapes, strides, dtypes or devices do not fit; Kind::unsupported for other dtypes
+void conv2d_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bias,
+                    const Conv2dOptions& options = {});
+
+/// dx = gradient of sum(dy * y) with respect to x. Strides as in conv2d_forward. Overwrites dx.
+void conv2d_backward_data(const Context& ctx, View dx, ConstView dy, ConstView w, const Conv2dOptions& options = {});
+
+/// dw and db alike; db (or dw) may be undefined. dw may have either weight layout. N == 0 gives zeros.
+void conv2d_backward_weight(const Context& ctx, View dw, View db, ConstView dy, ConstView x,
+                            const Conv2dOptions& options = {});
+
+}  // namespace apex::kernels

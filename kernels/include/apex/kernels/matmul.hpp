@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include "apex/core/context.hpp"
+#include "apex/core/view.hpp"
+
+// Products accept any strides with one dimension of stride 1 (so transposed views cost nothing); other operands are
+// packed into workspace first. f64 sums in a fixed order on the CPU; f32 through the vendor library; sums in f32 or f64.
+
+namespace apex::kernels {
+
+struct MatmulOptions {
+  double alpha = 1.0;
+  double beta = 0.0;  ///< 0 overwrites c without reading it
+};
+
+/// c = alpha * a b + beta * c
+///
+/// @param c  [m, n]  or [batch, m, n]; f32 or f64; no stride 0; shares no memory with a or b
+/// @param a  [m, k]  or [batch, m, k]; c's dtype; batch stride 0 (or size 1) is one matrix for all
+/// @param b  [k, n]  or [batch, k, n]
+/// k == 0 gives beta * c.
+/// @throws Kind::argument when shapes, dtypes or devices do not fit; Kind::unsupported for 16-bit and integer dtypes
+void matmul(const Context& ctx, View c, ConstView a, ConstView b, const MatmulOptions& options = {});
+
+/// y = x w^T + bias
+///
+/// @param y     [n, out]
+/// @param x     [n, in]
+/// @param w     [out, in]
+/// @param bias  [out], or undefined
+void linear_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bias);
+
+/// dx = dy w
+void linear_backward_data(const Context& ctx, View dx, ConstView dy, ConstView w);
+
+/// dw = dy^T x, db = sum of dy over rows; either may be undefined. n == 0 gives zeros.
+void linear_backward_weight(const Context& ctx, View dw, View db, ConstView dy, ConstView x);
+
+}  // namespace apex::kernels
