@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+namespace apex::dist {
+
+namespace detail {
+class Operation;
+}
+
+/// A collective that was issued: a shared handle. The tensors it works on are kept alive until it is complete; until
+/// then they must be neither read nor written. Dropping the handle does not cancel anything.
+class Work {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Complete from the start.
+  Work() = default;
+  explicit Work(std::shared_ptr<detail::Operation> operation);
+
+  /// Makes the current stream wait until the result is there. For CPU tensors that is the calling thread; the time it
+  /// stands still is counted as exposed communication.
+  /// @throws Kind::communication when the transport failed. A peer that never comes ends the job (see SessionOptions).
+  void wait() const;
+
+  /// Makes the calling thread wait, at most `seconds`. @returns whether the collective is complete. @throws as wait()
+  bool wait_host(double seconds) const;
+
+  /// Whether the collective is complete; never blocks, and moves it forward where there is no progress thread.
+  /// @throws as wait()
+  bool test() const;
+
+  /// When it was handed over, and when its completion was seen (unset while in flight).
+  Clock::time_point issued() const;
+  std::optional<Clock::time_point> finished() const;
+
+ private:
+  std::shared_ptr<detail::Operation> operation_;
+};
+
+}  // namespace apex::dist
