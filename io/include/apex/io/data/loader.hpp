@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "apex/core/tensor.hpp"
+#include "apex/io/data/dataset.hpp"
+#include "apex/io/data/sampler.hpp"
+#include "apex/io/image/transform.hpp"
+
+namespace apex::io {
+
+/// One rank's part of a global batch, on the host.
+struct Batch {
+  Tensor images;             ///< u8 [n, C, H, W], channels-last strides, 0..255
+  Tensor labels;             ///< i64 [n]
+  Tensor ids;                ///< i64 [n]: index in the data set
+  std::int64_t valid = 0;    ///< rows from here on are padding (evaluation only): black, label 0, id -1; do not count them
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;     ///< in the epoch
+  std::int64_t first = 0;    ///< row i is row first + i * stride of the global batch (rank and number of ranks):
+  std::int64_t stride = 1;   ///<   the row of a random mask (DESIGN: the mask's row is the global sample index)
+  double wait_seconds = 0;   ///< how long next() held the caller
+};
+
+/// What to do with a sample that is no picture (cut short, wrong format, failed checksum). The decision looks at the
+/// sample alone, so it is the same on every rank. Failures of the file system are no bad samples: they are retried, and
+/// end the run if they stay.
+enum class BadSample {
+  error,  ///< next() throws, naming it
+  skip,   ///< its place is taken by the next good sample of the data set (index + 1, ..., cyclic), label included
+  black,  ///< zeros under its own label
+};
+/// Takes "error", "skip", "black".
+std::optional<BadSample> parse_bad_sample(std::string_view text) noexcept;
+
+struct LoaderOptions {
+  int workers = -1;  ///< threads that read; 0: next() reads on the calling thread; -1: default_workers()
+  int prefetch = 3;  ///< batches in the making or ready, at most
+  bool look_ahead = false;  ///< start on the next epoch before start() asks for it (training)
+  BadSample bad_sample = BadSample::error;
+  int retries = 3;   ///< further tries after a failure of the file system
+  std::chrono::milliseconds retry_delay{100};  ///< before the first retry; doubles with each
+  /// Testing aid: reading a batch takes this much longer. Also set by the environment variable APEX_READ_DELAY_MS.
+  std::chrono::milliseconds read_delay{0};
+};
+
+struct LoaderStats {
+  std::int64_t batches = 0;
+  double wait_seconds = 0;       ///< sum of Batch::wait_seconds
+  std::int64_t bad_samples = 0;  ///< times a bad sample was met (skip, black)
+  std::int64_t retries = 0;
+};
+
+/// One less than the processors this process may run on (its affinity mask, not the machine's count), at least 1.
+int default_workers() noexcept;
+
+/// Reads, decodes and transforms batches ahead of their use. Batches come in order, bit-identical for any number of
+/// workers. Used from one thread. Worker threads block all signals.
+class Loader {
+ public:
+  /// @throws Kind::argument when the sampler's size is not the data set's, or an option is out of range
+  Loader(std::shared_ptr<const Dataset> dataset, Transform transform, Sampler sampler, const LoaderOptions& options = {});
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+  /// Stops within the time of one sample.
+  ~Loader();
+
+  /// From here on next() gives the batches of `epoch` from `step` on; no earlier sample is read. `step` may equal
+  /// steps_per_epoch(): then the epoch is over. @throws Kind::argument out of range
+  void start(std::int64_t epoch, std::int64_t step = 0);
+
+  /// The next batch; nothing once the epoch is over.
+  /// @throws what reading it threw (of several bad samples, the first in the batch), again on every further call until
+  ///         start(); Kind::state before start()
+  std::optional<Batch> next();
+
+  std::int64_t steps_per_epoch() const noexcept;
+  const Dataset& dataset() const noexcept;
+  const Sampler& sampler() const noexcept;
+  int workers() const noexcept;
+  LoaderStats stats() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace apex::io

@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace apex::io {
+
+/// A picture of 8-bit samples that somebody else owns: row y starts at data + y * stride, pixels are interleaved (HWC).
+struct ImageView {
+  const std::uint8_t* data = nullptr;
+  int width = 0;
+  int height = 0;
+  int channels = 0;
+  std::ptrdiff_t stride = 0;  ///< bytes from one row to the next
+
+  const std::uint8_t* row(int y) const noexcept { return data + y * stride; }
+};
+
+/// A picture of 8-bit samples, rows without gaps, pixels interleaved (HWC).
+struct Image {
+  int width = 0;
+  int height = 0;
+  int channels = 0;
+  std::vector<std::uint8_t> pixels;
+
+  Image() = default;
+  Image(int width_in, int height_in, int channels_in)
+      : width(width_in), height(height_in), channels(channels_in),
+        pixels(static_cast<std::size_t>(width_in) * static_cast<std::size_t>(height_in) *
+               static_cast<std::size_t>(channels_in)) {}
+
+  std::uint8_t* row(int y) noexcept { return pixels.data() + static_cast<std::size_t>(y) * row_bytes(); }
+  const std::uint8_t* row(int y) const noexcept { return pixels.data() + static_cast<std::size_t>(y) * row_bytes(); }
+  std::size_t row_bytes() const noexcept { return static_cast<std::size_t>(width) * static_cast<std::size_t>(channels); }
+  ImageView view() const noexcept {
+    return {pixels.data(), width, height, channels, static_cast<std::ptrdiff_t>(row_bytes())};
+  }
+};
+
+enum class ImageFormat { unknown, jpeg, png };
+
+/// What the first bytes say; a file's name says nothing (ImageNet has a PNG that is called .JPEG).
+ImageFormat sniff_image_format(std::span<const std::uint8_t> bytes) noexcept;
+
+/// Pictures with more pixels than this are refused before memory is taken for them (a decompression bomb is a few
+/// kilobytes that unpack to gigabytes).
+inline constexpr std::int64_t kMaxImagePixels = std::int64_t{1} << 28;
+
+/// Decodes JPEG (baseline, progressive; gray, YCbCr, RGB, CMYK, YCCK) or PNG (every type and depth, interlaced too).
+/// `channels` is 1 or 3. The result equals Pillow's `Image.open(f).convert("RGB")` or `.convert("L")`, that is:
+///   - alpha and transparent colours are dropped, not blended: the stored colour stays;
+///   - gray to RGB repeats the value; RGB to gray is (19595 R + 38470 G + 7471 B + 32768) >> 16;
+///   - four-component JPEG follows Adobe's convention (inverted values): R = K' - (255 - C')K'/255, rounded;
+///   - 16 bits keep the high byte (Pillow does so for colour; 16-bit gray, which Pillow clips at 255, keeps it too);
+///   - the orientation tag, gamma and colour profiles are not applied.
+/// JPEG decoding uses libjpeg's accurate integer transform and smooth chroma upsampling.
+/// `name` (a path) is what messages call the picture.
+/// @throws Kind::data: empty, of another format, damaged, cut short (libjpeg's "premature end" too), or more pixels
+///         than `max_pixels`; Kind::argument: channels is neither 1 nor 3
+Image decode_image(std::span<const std::uint8_t> bytes, int channels, std::string_view name,
+                   std::int64_t max_pixels = kMaxImagePixels);
+
+/// Baseline JPEG, 4:2:0 chroma for colour, quality 1 to 100. @throws Kind::argument
+std::vector<std::uint8_t> encode_jpeg(const ImageView& image, int quality);
+
+/// 8-bit gray (1 channel), gray with alpha (2), RGB (3) or RGBA (4). @throws Kind::argument
+std::vector<std::uint8_t> encode_png(const ImageView& image);
+
+/// Gray from RGB or RGB from gray by the formulas above; the same count gives a copy.
+/// @throws Kind::argument unless both counts are 1 or 3
+Image convert_channels(const ImageView& image, int channels);
+
+}  // namespace apex::io
