@@ -1,0 +1,126 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+
+#include "apex/autograd/record.hpp"
+#include "apex/core/tensor.hpp"
+
+/// The op table (one row per functional op) and the scope every functional op opens.
+namespace apex {
+
+enum class Op : std::uint8_t {
+  add, sub, mul, div, minimum, maximum, scale, where,
+  neg, abs, exp, log, sqrt, rsqrt, reciprocal, square, tanh, sigmoid, relu,
+  sum, mean,
+  reshape, permute, narrow, expand, contiguous, cast, to_device,
+  matmul, linear, conv2d,
+  batch_norm, batch_norm_relu, batch_norm_add_relu,
+  max_pool2d, avg_pool2d, adaptive_avg_pool2d,
+  softmax, log_softmax, cross_entropy, dropout,
+  count_,
+};
+
+/// What mixed precision does with an op's floating inputs.
+enum class AmpClass : std::uint8_t {
+  lower,    ///< runs in 16 bits
+  full,     ///< runs in f32
+  promote,  ///< inputs of different types are brought to the widest
+  keep,     ///< takes what it gets
+};
+
+/// A set of dtypes as bits.
+using DTypeSet = std::uint16_t;
+constexpr DTypeSet bit(DType dtype) { return static_cast<DTypeSet>(1u << static_cast<unsigned>(dtype)); }
+constexpr DTypeSet kWide = bit(DType::f64) | bit(DType::f32);
+constexpr DTypeSet kFloating = kWide | bit(DType::f16) | bit(DType::bf16);
+constexpr DTypeSet kAnyDType = 0xff;
+
+struct OpRow {
+  Op op;
+  const char* name;
+  AmpClass amp;
+  bool double_differentiable;  ///< its backward is made of ops that can be differentiated again
+  DTypeSet dtypes;             ///< of the first input; anything else throws Kind::unsupported
+};
+
+inline constexpr OpRow kOps[] = {
+    {Op::add, "add", AmpClass::promote, true, kFloating},
+    {Op::sub, "sub", AmpClass::promote, true, kFloating},
+    {Op::mul, "mul", AmpClass::promote, true, kFloating},
+    {Op::div, "div", AmpClass::promote, true, kFloating},
+    {Op::minimum, "minimum", AmpClass::promote, true, kFloating},
+    {Op::maximum, "maximum", AmpClass::promote, true, kFloating},
+    {Op::scale, "scale", AmpClass::keep, true, kFloating},
+    {Op::where, "where", AmpClass::promote, true, bit(DType::boolean)},
+    {Op::neg, "neg", AmpClass::keep, true, kFloating},
+    {Op::abs, "abs", AmpClass::keep, false, kFloating},
+    {Op::exp, "exp", AmpClass::full, true, kFloating},
+    {Op::log, "log", AmpClass::full, true, kFloating},
+    {Op::sqrt, "sqrt", AmpClass::keep, true, kFloating},
+    {Op::rsqrt, "rsqrt", AmpClass::full, true, kFloating},
+    {Op::reciprocal, "reciprocal", AmpClass::full, true, kFloating},
+    {Op::square, "square", AmpClass::keep, true, kFloating},
+    {Op::tanh, "tanh", AmpClass::keep, true, kFloating},
+    {Op::sigmoid, "sigmoid", AmpClass::keep, true, kFloating},
+    {Op::relu, "relu", AmpClass::keep, false, kFloating},
+    {Op::sum, "sum", AmpClass::full, true, kFloating},
+    {Op::mean, "mean", AmpClass::full, true, kFloating},
+    {Op::reshape, "reshape", AmpClass::keep, true, kAnyDType},
+    {Op::permute, "permute", AmpClass::keep, true, kAnyDType},
+    {Op::narrow, "narrow", AmpClass::keep, false, kAnyDType},
+    {Op::expand, "expand", AmpClass::keep, true, kAnyDType},
+    {Op::contiguous, "contiguous", AmpClass::keep, true, kAnyDType},
+    {Op::cast, "cast", AmpClass::keep, true, kAnyDType},
+    {Op::to_device, "to_device", AmpClass::keep, true, kAnyDType},
+    {Op::matmul, "matmul", AmpClass::lower, true, kWide},
+    {Op::linear, "linear", AmpClass::lower, false, kWide},
+    {Op::conv2d, "conv2d", AmpClass::lower, false, kWide},
+    {Op::batch_norm, "batch_norm", AmpClass::keep, false, kFloating},
+    {Op::batch_norm_relu, "batch_norm_relu", AmpClass::keep, false, kFloating},
+    {Op::batch_norm_add_relu, "batch_norm_add_relu", AmpClass::keep, false, kFloating},
+    {Op::max_pool2d, "max_pool2d", AmpClass::keep, false, kWide},
+    {Op::avg_pool2d, "avg_pool2d", AmpClass::keep, false, kWide},
+    {Op::adaptive_avg_pool2d, "adaptive_avg_pool2d", AmpClass::keep, false, kWide},
+    {Op::softmax, "softmax", AmpClass::full, false, kFloating},
+    {Op::log_softmax, "log_softmax", AmpClass::full, false, kFloating},
+    {Op::cross_entropy, "cross_entropy", AmpClass::full, false, kFloating},
+    {Op::dropout, "dropout", AmpClass::keep, false, kFloating},
+};
+
+constexpr const OpRow& row_of(Op op) { return kOps[static_cast<std::size_t>(op)]; }
+
+namespace detail {
+constexpr bool table_follows_enum() {
+  if (std::size(kOps) != static_cast<std::size_t>(Op::count_)) return false;
+  for (std::size_t i = 0; i < std::size(kOps); ++i)
+    if (kOps[i].op != static_cast<Op>(i)) return false;
+  return true;
+}
+}  // namespace detail
+static_assert(detail::table_follows_enum(), "every Op has its row in kOps, in the order of the enum");
+
+/// Opened first in every functional op, with the op's tensors (undefined ones are skipped, except the first). Checks
+/// that they share a device, that the first one's dtype is in the op's row and that floating ones agree in dtype; it is
+/// where mixed precision casts inputs (hence the mutable handles) and where profiler ranges begin and end.
+class OpScope {
+ public:
+  /// @throws Kind::argument for an undefined first input or mixed devices or dtypes; Kind::unsupported for a dtype that
+  ///         the row does not list
+  OpScope(Op op, std::initializer_list<Tensor*> inputs);
+  OpScope(const OpScope&) = delete;
+  OpScope& operator=(const OpScope&) = delete;
+
+  const OpRow& row() const { return row_; }
+  /// apex::record under the row's name and double differentiability.
+  Tensor record(Tensor output, std::vector<Tensor> inputs, std::vector<Saved> saved, BackwardFunction backward) const;
+
+ private:
+  const OpRow& row_;
+};
+
+}  // namespace apex

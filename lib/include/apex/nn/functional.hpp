@@ -1,0 +1,135 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "apex/core/tensor.hpp"
+#include "apex/kernels/conv.hpp"
+#include "apex/kernels/cross_entropy.hpp"
+#include "apex/kernels/pool.hpp"
+#include "apex/random.hpp"
+
+/// Differentiable ops. Each opens an OpScope (apex/autograd/ops.hpp), computes, and records its backward. Outputs keep
+/// the memory format of their (first) input. Tensors of one call lie on one device and have one floating dtype; what an
+/// op takes is its row in the op table. Common errors: Kind::argument for sizes, dtypes or devices that do not fit,
+/// Kind::unsupported for a dtype the op does not do.
+namespace apex::nn::functional {
+
+// --- arithmetic, with broadcasting (sizes from the right; 1 stretches) ---
+
+Tensor add(const Tensor& a, const Tensor& b);
+Tensor sub(const Tensor& a, const Tensor& b);
+Tensor mul(const Tensor& a, const Tensor& b);
+Tensor div(const Tensor& a, const Tensor& b);
+Tensor minimum(const Tensor& a, const Tensor& b);  ///< gradient to the smaller, to `a` where equal
+Tensor maximum(const Tensor& a, const Tensor& b);  ///< gradient to the larger, to `a` where equal
+/// x * factor + shift
+Tensor scale(const Tensor& x, double factor, double shift = 0.0);
+/// condition ? a : b; condition boolean.
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+
+Tensor neg(const Tensor& x);
+Tensor abs(const Tensor& x);  ///< derivative 0 at 0
+Tensor exp(const Tensor& x);
+Tensor log(const Tensor& x);
+Tensor sqrt(const Tensor& x);
+Tensor rsqrt(const Tensor& x);
+Tensor reciprocal(const Tensor& x);
+Tensor square(const Tensor& x);
+Tensor tanh(const Tensor& x);
+Tensor sigmoid(const Tensor& x);
+Tensor relu(const Tensor& x);  ///< derivative 0 at 0; NaN stays NaN
+
+// --- reductions over `dims` (empty: all; negative from the end) ---
+
+Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+
+// --- shape; views where strides allow ---
+
+Tensor reshape(const Tensor& x, const Dims& sizes);  ///< one size may be -1; copies only when strides force it
+Tensor flatten(const Tensor& x, int start = 0, int end = -1);
+Tensor permute(const Tensor& x, const Dims& order);
+Tensor transpose(const Tensor& x, int a, int b);
+Tensor narrow(const Tensor& x, int dim, std::int64_t start, std::int64_t length);
+Tensor expand(const Tensor& x, const Dims& sizes);
+Tensor contiguous(const Tensor& x, MemoryFormat format = MemoryFormat::contiguous);
+Tensor cast(const Tensor& x, DType dtype);  ///< the gradient is cast back
+Tensor to(const Tensor& x, Device device);
+
+// --- layers ---
+
+/// a [m, k] times b [k, n], or both with a leading batch dimension; a batch of 1 serves all.
+Tensor matmul(const Tensor& a, const Tensor& b);
+/// x [..., in] weight^T [in, out] + bias [out]; bias may be undefined.
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+
+using Conv2dOptions = kernels::Conv2dOptions;
+/// x [N, C, H, W], weight [K, C / groups, R, S], bias [K] or undefined -> [N, K, H', W']; see kernels::conv2d_forward.
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv2dOptions& options = {});
+
+/// What batch norm works with beside x. All tensors are [C] and may be undefined where said.
+struct BatchNormArguments {
+  Tensor weight, bias;               ///< undefined: 1 and 0
+  Tensor running_mean, running_var;  ///< undefined: not tracked (training only); updated in place when training
+  bool training = true;              ///< statistics of the batch; else the running ones
+  double momentum = 0.1;
+  double eps = 1e-5;
+};
+/// y = (x - mean) / sqrt(var + eps) * weight + bias over dimension 1 of rank 2 to 5; see kernels::batch_norm_forward.
+/// @throws Kind::argument in training when a channel has only one value
+Tensor batch_norm(const Tensor& x, const BatchNormArguments& arguments);
+/// relu(batch_norm(x)), one pass.
+Tensor batch_norm_relu(const Tensor& x, const BatchNormArguments& arguments);
+/// relu(batch_norm(x) + residual), one pass. `residual` is brought to x's strides when it has others.
+Tensor batch_norm_add_relu(const Tensor& x, const Tensor& residual, const BatchNormArguments& arguments);
+
+/// Max pooling. Windows of the kernel's size every stride; padding counts as -infinity.
+struct PoolOptions {
+  std::array<std::int64_t, 2> kernel{2, 2};
+  std::array<std::int64_t, 2> stride{2, 2};
+  std::array<std::int64_t, 2> padding{0, 0};
+  bool ceil_mode = false;
+};
+Tensor max_pool2d(const Tensor& x, const PoolOptions& options);
+using AvgPoolOptions = kernels::Pool2dOptions;
+Tensor avg_pool2d(const Tensor& x, const AvgPoolOptions& options);
+Tensor adaptive_avg_pool2d(const Tensor& x, std::array<std::int64_t, 2> output);
+
+Tensor softmax(const Tensor& x, int dim);
+Tensor log_softmax(const Tensor& x, int dim);
+
+using CrossEntropyOptions = kernels::CrossEntropyOptions;
+/// logits [N, C], labels [N] i64 -> a scalar (mean or sum) or [N]; f64 for f64 logits, else f32. See
+/// kernels::cross_entropy for the formula, smoothing and ignored rows.
+/// @throws Kind::argument for a label out of range, naming row and value
+Tensor cross_entropy(const Tensor& logits, const Tensor& labels, const CrossEntropyOptions& options = {});
+
+/// Training: keeps each element with probability 1 - p, scaled by 1 / (1 - p), by global sample row (SampleRowsGuard).
+/// Not training or p == 0: returns x and draws nothing. @throws Kind::argument for p outside [0, 1]
+Tensor dropout(const Tensor& x, double p, bool training, Generator& generator = default_generator());
+
+}  // namespace apex::nn::functional
+
+namespace apex::nn {
+using functional::cross_entropy;
+using functional::relu;
+}  // namespace apex::nn
+
+namespace apex {
+using nn::functional::add;
+using nn::functional::cast;
+using nn::functional::contiguous;
+using nn::functional::div;
+using nn::functional::matmul;
+using nn::functional::mean;
+using nn::functional::mul;
+using nn::functional::permute;
+using nn::functional::reshape;
+using nn::functional::scale;
+using nn::functional::sub;
+using nn::functional::sum;
+using nn::functional::transpose;
+}  // namespace apex

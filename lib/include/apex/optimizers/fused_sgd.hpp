@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include "apex/optimizers/optimizer.hpp"
+
+namespace apex::optimizers {
+
+struct SGDOptions {
+  double lr = -1;  ///< required
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+  bool wd_after_momentum = false;         ///< weight decay joins the step, not the momentum
+  bool materialize_master_grads = true;   ///< with master weights: keep unscaled f32 gradients
+  bool set_grad_none = false;             ///< what zero_grad() does without an argument
+};
+
+/// Stochastic gradient descent with momentum, all tensors of a (device, dtype) bucket in one multi-tensor call.
+///
+///   g <- grad * inv_scale;  wd before momentum: g += weight_decay * p
+///   buf <- g on a parameter's first step, else momentum * buf + (1 - dampening) * g
+///   g <- nesterov ? g + momentum * buf : buf;  wd after momentum: g += weight_decay * p
+///   p <- p - lr * g
+///
+/// Arithmetic in f32 (f64 for f64 parameters), one rounding at each store. State: "momentum_buffer", dtype and layout of
+/// the parameter, only when momentum is not 0. A parameter's first step is its own; one skipped by found_inf does not
+/// count. Gradients of other strides than the parameter's are re-laid out first.
+class FusedSGD : public Optimizer {
+ public:
+  /// @throws Kind::argument, naming the value: lr, momentum or weight_decay negative or not finite; nesterov with
+  ///         momentum 0 or with dampening
+  FusedSGD(std::vector<Tensor> params, const SGDOptions& options);
+  FusedSGD(std::vector<ParamGroup> groups, const SGDOptions& options);
+
+  std::string_view type() const override { return "FusedSGD"; }
+
+ private:
+  void check_hyper(const HyperMap& hyper) const override;
+  void step_group(ParamGroup& group, const StepScaling& scaling) override;
+  std::optional<DType> state_dtype(const Tensor& param, std::string_view key) const override;
+};
+
+}  // namespace apex::optimizers
