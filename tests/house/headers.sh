@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# SPDX-FileCopyrightText: the apex authors
+# SPDX-License-Identifier: BSD-3-Clause
+# headers.sh ROOT COMPILER [MPI INCLUDE FOLDER...]: compiles every public header alone, with the include folders of its
+# own layer and those below and no others.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+root=$1 compiler=$2
+shift 2
+mpi=()
+for folder in "$@"; do mpi+=(-isystem "$folder"); done
+
+declare -A below=([kernels]="kernels" [collectives]="kernels collectives" [io]="kernels io" [lib]="kernels collectives io lib")
+
+compile() {  # HEADER
+  local header=$1 component=${1%%/*} includes=() layer
+  for layer in ${below[$component]}; do includes+=(-I "$root/$layer/include"); done
+  [[ $component == kernels ]] || includes+=("${mpi[@]}")
+  local name=${header#*/include/} output
+  # Twice, so that a header without a guard is found as well.
+  if ! output=$(printf '#include "%s"\n#include "%s"\n' "$name" "$name" |
+    "$compiler" -std=c++20 -Wall -Wextra -Werror -fsyntax-only -x c++ "${includes[@]}" - 2>&1); then
+    printf '%s does not compile alone:\n%s\n' "$header" "$(head -n 12 <<<"$output")"
+    return 1
+  fi
+}
+
+mapfile -t headers < <(tree_files "$root" '*.hpp' | grep -E '^(kernels|collectives|io|lib)/include/' || true)
+running=0
+for header in "${headers[@]}"; do
+  if ((running >= $(nproc))); then
+    wait -n || findings=$((findings + 1))
+    running=$((running - 1))
+  fi
+  compile "$header" &
+  running=$((running + 1))
+done
+while ((running > 0)); do
+  wait -n || findings=$((findings + 1))
+  running=$((running - 1))
+done
+finish headers "${#headers[@]}"
