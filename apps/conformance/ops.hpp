@@ -1,0 +1,29 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apex/core/device.hpp"
+#include "apex/core/dtype.hpp"
+#include "compare.hpp"
+#include "golden.hpp"
+
+namespace apex::conformance {
+
+/// How one op is replayed through the public API.
+struct Op {
+  std::string name;
+  std::vector<DType> dtypes;  ///< those a case can be run in
+  /// Reads everything it knows of the case, calls require_all_read() before it computes, and compares.
+  void (*run)(const Case& recorded, Device device, DType dtype, Comparison& comparison);
+};
+
+/// Every op there is; an op has a file of its own and a line in ops.cpp.
+const std::vector<Op>& ops();
+const Op* find_op(const std::string& name);
+
+void run_resnet_training(const Case& recorded, Device device, DType dtype, Comparison& comparison);
+
+}  // namespace apex::conformance
