@@ -16,6 +16,11 @@
 /// so the order of every sum is fixed. Grad mode is thread-local.
 namespace apex {
 
+namespace detail {
+struct HookList;
+struct HookAccess;
+}  // namespace detail
+
 /// Whether a gradient flows to this tensor: a leaf that asked for one, or the result of an op on such a tensor.
 bool requires_grad(const Tensor& t);
 /// Asks for a gradient (or no longer). Returns `t`.
@@ -85,8 +90,8 @@ class HookHandle {
   void remove();
 
  private:
-  friend struct HookAccess;
-  std::weak_ptr<void> list_;
+  friend struct detail::HookAccess;
+  std::weak_ptr<detail::HookList> list_;
   std::uint64_t id_ = 0;
 };
 

@@ -105,11 +105,11 @@ constexpr bool table_follows_enum() {
 static_assert(detail::table_follows_enum(), "every Op has its row in kOps, in the order of the enum");
 
 /// Opened first in every functional op, with the op's tensors (undefined ones are skipped, except the first). Checks
-/// that they share a device, that the first one's dtype is in the op's row and that floating ones agree in dtype; it is
-/// where mixed precision casts inputs (hence the mutable handles) and where profiler ranges begin and end.
+/// that they share a device and that the first one's dtype is in the op's row; it is where mixed precision casts inputs
+/// (hence the mutable handles) and where profiler ranges begin and end.
 class OpScope {
  public:
-  /// @throws Kind::argument for an undefined first input or mixed devices or dtypes; Kind::unsupported for a dtype that
+  /// @throws Kind::argument for an undefined first input or mixed devices; Kind::unsupported for a dtype that
   ///         the row does not list
   OpScope(Op op, std::initializer_list<Tensor*> inputs);
   OpScope(const OpScope&) = delete;

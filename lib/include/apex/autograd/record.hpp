@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -16,6 +17,10 @@ namespace apex {
 /// One entry for each input of the op, in their order; undefined where no gradient flows.
 using Gradients = std::vector<Tensor>;
 
+namespace detail {
+struct Node;
+}
+
 /// What a backward function is called with.
 struct BackwardCall {
   /// d root / d output, one for each output of the op; undefined for outputs that got none. The function may move from
@@ -23,6 +28,12 @@ struct BackwardCall {
   std::span<Tensor> grads;
   /// needs[i]: input i wants a gradient. A function should not compute others.
   std::span<const bool> needs;
+
+  /// An output that was saved detached, tied to the tape again for the length of the call: for functions whose own
+  /// derivative is wanted (double_differentiable).
+  Tensor attached(const Tensor& saved_output, int index = 0) const;
+
+  const std::shared_ptr<detail::Node>* node = nullptr;  ///< the engine's
 };
 
 /// The backward of one op. Made from any of
@@ -74,7 +85,8 @@ struct OpRecord {
 Tensor record(Tensor output, OpRecord op);
 std::vector<Tensor> record(std::vector<Tensor> outputs, OpRecord op);
 
-/// Whether this handle is the only one to the tensor and to its storage: then it may be written over.
+/// Whether this handle is the only one to the tensor and to its storage, and no two elements share an address: then it
+/// may be written over.
 bool exclusive(const Tensor& t) noexcept;
 
 }  // namespace apex

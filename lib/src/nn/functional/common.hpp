@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include "apex/autograd.hpp"
+#include "apex/autograd/ops.hpp"
+#include "apex/kernels/copy.hpp"
+#include "apex/nn/functional.hpp"
+
+namespace apex::nn::functional {
+
+inline Tensor copy_of(const Tensor& t, Tensor out) {
+  kernels::copy(t.context(), out.view(), t.view());
+  return out;
+}
+
+/// `t` itself when it is dense row-major or channels-last, else a dense copy.
+inline Tensor dense(const Tensor& t) {
+  if (t.is_contiguous() || t.is_contiguous(MemoryFormat::channels_last)) return t;
+  return copy_of(t, empty(t.sizes(), t.dtype(), t.device(), t.memory_format()));
+}
+
+/// `t` with exactly the strides of the dense tensor `like` (same sizes), copied if need be.
+inline Tensor with_strides_of(const Tensor& t, const Tensor& like) {
+  if (t.strides() == like.strides()) return t;
+  return copy_of(t, empty_like(like, t.dtype()));
+}
+
+/// `t` dense in the given format, copied if need be; other ranks than 4 and 5 become row-major.
+inline Tensor with_format(const Tensor& t, MemoryFormat format) {
+  const bool ranked = t.dim() == 4 || t.dim() == 5;
+  if (t.is_contiguous(ranked ? format : MemoryFormat::contiguous)) return t;
+  return copy_of(t, empty(t.sizes(), t.dtype(), t.device(), format));
+}
+
+/// Sums what broadcasting to g's sizes had repeated. Differentiable.
+Tensor unbroadcast(const Tensor& g, const Dims& sizes);
+
+inline int wrap_dim(int dim, int rank, const char* op) {
+  const int d = dim < 0 ? dim + rank : dim;
+  if (d < 0 || d >= rank) fail(Kind::argument, concat(op, ": dimension ", dim, " of a tensor of rank ", rank));
+  return d;
+}
+
+}  // namespace apex::nn::functional

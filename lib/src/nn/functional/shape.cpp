@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include "apex/tensor_ops.hpp"
+#include "common.hpp"
+
+namespace apex::nn::functional {
+
+Tensor reshape(const Tensor& x_in, const Dims& sizes) {
+  Tensor x = x_in;
+  OpScope op(Op::reshape, {&x});
+  const Dims wanted = views::infer_sizes(sizes, x.numel());
+  Tensor y = views::can_reshape(x, wanted)
+                 ? views::reshape(x, wanted)
+                 : views::reshape(copy_of(x, empty(x.sizes(), x.dtype(), x.device())), wanted);
+  return op.record(y, {x}, {}, [from = x.sizes()](const Tensor& dy) -> Gradients { return {reshape(dy, from)}; });
+}
+
+Tensor flatten(const Tensor& x, int start, int end) {
+  if (x.dim() == 0) return reshape(x, {1});
+  const int first = wrap_dim(start, x.dim(), "flatten"), last = wrap_dim(end, x.dim(), "flatten");
+  if (first > last) fail(Kind::argument, concat("flatten: dimensions ", start, " to ", end, " of sizes ", x.sizes()));
+  Dims sizes;
+  std::int64_t joined = 1;
+  for (int d = 0; d < x.dim(); ++d) {
+    if (d < first || d > last) {
+      sizes.push_back(x.sizes()[d]);
+      continue;
+    }
+    joined *= x.sizes()[d];
+    if (d == last) sizes.push_back(joined);
+  }
+  return reshape(x, sizes);
+}
+
+Tensor permute(const Tensor& x_in, const Dims& order) {
+  Tensor x = x_in;
+  OpScope op(Op::permute, {&x});
+  Tensor y = views::permute(x, order);
+  Dims back = Dims::filled(x.dim(), 0);
+  for (int d = 0; d < x.dim(); ++d) back[static_cast<int>(order[d] < 0 ? order[d] + x.dim() : order[d])] = d;
+  return op.record(y, {x}, {}, [back](const Tensor& dy) -> Gradients { return {permute(dy, back)}; });
+}
+
+Tensor transpose(const Tensor& x, int a, int b) {
+  Dims order;
+  for (int d = 0; d < x.dim(); ++d) order.push_back(d);
+  std::swap(order[wrap_dim(a, x.dim(), "transpose")], order[wrap_dim(b, x.dim(), "transpose")]);
+  return permute(x, order);
+}
+
+Tensor narrow(const Tensor& x_in, int dim, std::int64_t start, std::int64_t length) {
+  Tensor x = x_in;
+  OpScope op(Op::narrow, {&x});
+  Tensor y = views::narrow(x, dim, start, length);
+  return op.record(y, {x}, {}, [like = x.detach(), dim, start, length](const Tensor& dy) -> Gradients {
+    Tensor dx = zeros(like.sizes(), like.dtype(), like.device(), like.memory_format());
+    copy_of(dy, views::narrow(dx, dim, start, length));
+    return {dx};
+  });
+}
+
+Tensor expand(const Tensor& x_in, const Dims& sizes) {
+  Tensor x = x_in;
+  OpScope op(Op::expand, {&x});
+  Tensor y = views::expand(x, sizes);
+  return op.record(y, {x}, {}, [from = x.sizes()](const Tensor& dy) -> Gradients { return {unbroadcast(dy, from)}; });
+}
+
+Tensor contiguous(const Tensor& x_in, MemoryFormat format) {
+  Tensor x = x_in;
+  OpScope op(Op::contiguous, {&x});
+  Tensor y = with_format(x, format);
+  if (y.is_same(x)) return x;
+  return op.record(y, {x}, {}, [](const Tensor& dy) -> Gradients { return {dy}; });
+}
+
+Tensor cast(const Tensor& x_in, DType dtype) {
+  Tensor x = x_in;
+  OpScope op(Op::cast, {&x});
+  if (x.dtype() == dtype) return x;
+  Tensor y = copy_of(x, empty_like(x, dtype));
+  if (!is_floating(dtype)) return y;
+  return op.record(y, {x}, {}, [from = x.dtype()](const Tensor& dy) -> Gradients { return {cast(dy, from)}; });
+}
+
+Tensor to(const Tensor& x_in, Device device) {
+  Tensor x = x_in;
+  OpScope op(Op::to_device, {&x});
+  if (x.device() == device) return x;
+  throw_not_built("to", device.is_cuda() ? device : x.device());
+}
+
+}  // namespace apex::nn::functional
