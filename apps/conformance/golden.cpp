@@ -99,7 +99,8 @@ Content read_content(hid_t type, hid_t space, const Read& read, const std::strin
   }
   content.stored = stored_dtype(type, where);
   content.values.resize(count);
-  if (count != 0 && read(H5T_NATIVE_DOUBLE, content.values.data()) < 0) fail(Kind::data, concat(where, ": cannot be read"));
+  if (count != 0 && read(H5T_NATIVE_DOUBLE, content.values.data()) < 0)
+    fail(Kind::data, concat(where, ": cannot be read"));
   for (const double value : content.values)
     if (!is_floating(content.stored) && std::abs(value) > 9007199254740992.0)
       fail(Kind::data, concat(where, ": an integer beyond 2^53"));
@@ -109,7 +110,8 @@ Content read_content(hid_t type, hid_t space, const Read& read, const std::strin
 Content read_attribute(hid_t attribute, const std::string& where) {
   const TypeId type(H5Aget_type(attribute), where);
   const SpaceId space(H5Aget_space(attribute), where);
-  return read_content(type, space, [&](hid_t memory, void* to) { return H5Aread(attribute, memory, to); }, where);
+  return read_content(
+      type, space, [&](hid_t memory, void* to) { return H5Aread(attribute, memory, to); }, where);
 }
 
 std::map<std::string, Attribute> read_attributes(hid_t object, const std::string& where) {
@@ -117,8 +119,8 @@ std::map<std::string, Attribute> read_attributes(hid_t object, const std::string
   if (H5Oget_info2(object, &info, H5O_INFO_NUM_ATTRS) < 0) fail(Kind::data, concat(where, ": cannot be read"));
   std::map<std::string, Attribute> result;
   for (hsize_t i = 0; i < info.num_attrs; ++i) {
-    const AttributeId attribute(
-        H5Aopen_by_idx(object, ".", H5_INDEX_NAME, H5_ITER_INC, i, H5P_DEFAULT, H5P_DEFAULT), where);
+    const AttributeId attribute(H5Aopen_by_idx(object, ".", H5_INDEX_NAME, H5_ITER_INC, i, H5P_DEFAULT, H5P_DEFAULT),
+                                where);
     std::string name(static_cast<std::size_t>(H5Aget_name(attribute, 0, nullptr)), '\0');
     H5Aget_name(attribute, name.size() + 1, name.data());
     const std::string here = where + "@" + name;
@@ -161,7 +163,8 @@ Dataset read_dataset(hid_t dataset, const std::string& where) {
   for (const auto& [name, value] : read_attributes(dataset, where)) {
     const auto* text = std::get_if<std::string>(&value);
     const auto dtype = text != nullptr ? parse_dtype(*text) : std::nullopt;
-    if (name != "dtype" || !dtype) fail(Kind::data, concat(where, "@", name, ": an attribute that datasets do not have"));
+    if (name != "dtype" || !dtype)
+      fail(Kind::data, concat(where, "@", name, ": an attribute that datasets do not have"));
     result.dtype = *dtype;
   }
   return result;
@@ -202,7 +205,8 @@ GoldenFile read_golden(const std::string& path) {
   GoldenFile result;
   for (const auto& [name, value] : read_attributes(file, path)) {
     const auto* text = std::get_if<std::string>(&value);
-    if (name != "op" || text == nullptr) fail(Kind::data, concat(path, "@", name, ": an attribute that golden files do not have"));
+    if (name != "op" || text == nullptr)
+      fail(Kind::data, concat(path, "@", name, ": an attribute that golden files do not have"));
     result.op = *text;
   }
   if (result.op.empty()) fail(Kind::data, concat(path, ": no attribute op, so not a golden file"));

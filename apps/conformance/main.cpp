@@ -46,8 +46,8 @@ std::optional<Settings> parse(int argc, char** argv) {
   Settings settings;
   std::string device = "all", dtype;
   po::options_description visible("options"), all;
-  visible.add_options()("help,h", "this text")(
-      "device", po::value(&device), "cpu, cuda or all: every backend of this build (default)")(
+  visible.add_options()("help,h", "this text")("device", po::value(&device),
+                                               "cpu, cuda or all: every backend of this build (default)")(
       "op", po::value(&settings.op), ("replay only cases of this op; known: " + known_ops()).c_str())(
       "dtype", po::value(&dtype), "f64 or f32: replay only in this type (default: every type the op knows)");
   all.add(visible).add_options()("path", po::value(&settings.paths));
@@ -62,11 +62,12 @@ std::optional<Settings> parse(int argc, char** argv) {
     throw Usage(error.what());
   }
   if (given.count("help") != 0) {
-    std::cout << "usage: apex_conformance [options] PATH...\n\n"
-                 "Replays recorded results (HDF5 files, or folders of them) through the public API. Prints a line for\n"
-                 "each case and ends with 'N passed, N failed'. Exit code 0: all passed; 1: a case failed, or holds an\n"
-                 "op, parameter or dataset that is not known; 2: wrong usage; 3: nothing to replay.\n\n"
-              << visible;
+    std::cout
+        << "usage: apex_conformance [options] PATH...\n\n"
+           "Replays recorded results (HDF5 files, or folders of them) through the public API. Prints a line for\n"
+           "each case and ends with 'N passed, N failed'. Exit code 0: all passed; 1: a case failed, or holds an\n"
+           "op, parameter or dataset that is not known; 2: wrong usage; 3: nothing to replay.\n\n"
+        << visible;
     return std::nullopt;
   }
   settings.devices = devices_of(device);

@@ -31,7 +31,8 @@ struct Recorded {
 
 Recorded read(const Case& c) {
   if (c.text("source") != "torch64 torchvision")
-    fail(Kind::data, concat(c.op, "/", c.name, ": recorded from '", c.text("source"), "', not from 'torch64 torchvision'"));
+    fail(Kind::data,
+         concat(c.op, "/", c.name, ": recorded from '", c.text("source"), "', not from 'torch64 torchvision'"));
   Recorded r;
   r.arch = c.text("arch");
   r.classes = c.integer("classes");
