@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <exception>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -26,6 +26,10 @@ struct SessionOptions {
   std::optional<DeviceKind> device{};
   /// Compare each collective across ranks before it starts. Also switched on by APEX_DIST_DEBUG=1.
   bool debug = false;
+  /// What to ask of MPI_Init_thread; what it provides counts.
+  int thread_level = MPI_THREAD_MULTIPLE;
+  /// Most elements handed to MPI in one call; larger tensors travel in pieces. MPI's own limit is INT_MAX.
+  std::int64_t max_count = 2147483647;
 };
 
 /// The job as seen from this rank: starts MPI (or adopts an initialised one), the watchdog and the progress thread.
@@ -66,6 +70,7 @@ class Session {
 
  private:
   void start(int* argc, char*** argv);
+  void make_world();
   void finish(bool peers_may_wait) noexcept;
 
   SessionOptions options_;
@@ -75,7 +80,6 @@ class Session {
   Device device_ = kCpu;
   bool owns_mpi_ = false;
   int exceptions_at_start_ = 0;
-  std::terminate_handler previous_handler_ = nullptr;
 };
 
 /// Looks up an environment variable; null when unset.

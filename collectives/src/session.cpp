@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include "apex/collectives/session.hpp"
+
+#include <unistd.h>
+
+#include <climits>
+#include <cmath>
+#include <cstring>
+
+#include "apex/collectives/mpi.hpp"
+#include "main_guard.hpp"
+#include "runtime.hpp"
+
+namespace apex::dist {
+namespace detail {
+namespace {
+
+std::atomic<Runtime*> current{nullptr};
+std::atomic<bool> session_exists{false};
+
+}  // namespace
+
+Runtime* runtime_or_null() noexcept { return current.load(std::memory_order_acquire); }
+
+Runtime& runtime() {
+  Runtime* rt = runtime_or_null();
+  if (rt == nullptr) fail(Kind::state, "no apex::dist::Session exists; make one at the start of main");
+  return *rt;
+}
+
+void set_runtime(Runtime* rt) noexcept { current.store(rt, std::memory_order_release); }
+
+}  // namespace detail
+
+namespace {
+
+void check_options(const SessionOptions& o) {
+  if (!(o.timeout_s > 0) || !std::isfinite(o.timeout_s))
+    fail(Kind::argument, concat("Session: timeout_s ", o.timeout_s, " is not a positive number of seconds"));
+  if (o.expect_ranks < 0) fail(Kind::argument, concat("Session: expect_ranks ", o.expect_ranks, " is negative"));
+  if (o.max_count < 1 || o.max_count > INT_MAX)
+    fail(Kind::argument, concat("Session: max_count ", o.max_count, " is not in 1..", INT_MAX));
+}
+
+SessionOptions with_environment(SessionOptions options) {
+  const char* debug = process_environment("APEX_DIST_DEBUG");
+  if (debug != nullptr && *debug != '\0' && std::strcmp(debug, "0") != 0) options.debug = true;
+  return options;
+}
+
+std::string host_name() {
+  char name[256] = "unknown host";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+Device choose_device(const SessionOptions& options, int local_rank) {
+  if (options.device == DeviceKind::cuda) throw_not_built("Session", {DeviceKind::cuda, local_rank});
+  return kCpu;
+}
+
+}  // namespace
+
+Session::Session(int& argc, char**& argv, const SessionOptions& options) : options_(with_environment(options)) {
+  start(&argc, &argv);
+}
+
+Session::Session(const SessionOptions& options) : options_(with_environment(options)) { start(nullptr, nullptr); }
+
+void Session::start(int* argc, char*** argv) {
+  exceptions_at_start_ = std::uncaught_exceptions();
+  check_options(options_);
+  if (const auto problem = launcher_problem_before_mpi()) fail(Kind::data, *problem);
+  int finalized = 0, initialized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized) fail(Kind::state, "Session: MPI was already finalised; a process has one Session in its life");
+  if (detail::session_exists.exchange(true)) fail(Kind::state, "Session: another Session exists; a process has one");
+  detail::set_runtime(new detail::Runtime(options_, host_name()));
+  try {
+    MPI_Initialized(&initialized);
+    if (initialized) {
+      APEX_CHECK_MPI(MPI_Query_thread(&thread_level_));
+    } else {
+      const Deadline limit("starting MPI");
+      APEX_CHECK_MPI(MPI_Init_thread(argc, argv, options_.thread_level, &thread_level_));
+      owns_mpi_ = true;
+    }
+    make_world();
+  } catch (...) {
+    int size = 1;
+    if (owns_mpi_) MPI_Comm_size(MPI_COMM_WORLD, &size);
+    finish(size > 1);
+    throw;
+  }
+}
+
+void Session::make_world() {
+  auto& rt = detail::runtime();
+  if (owns_mpi_) MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  APEX_CHECK_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank_));
+  APEX_CHECK_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size_));
+  set_log_rank(rank_);
+  detail::install_terminate_handler();
+  if (const auto problem = launcher_problem(size_, options_.expect_ranks)) {
+    if (rank_ != 0) rt.agreed_elsewhere = *problem;  // all ranks see the same: one line is enough
+    fail(Kind::data, *problem);
+  }
+  const bool threaded = thread_level_ == MPI_THREAD_MULTIPLE;
+  if (!threaded && rank_ == 0)
+    log_warning("MPI gives no MPI_THREAD_MULTIPLE: collectives only move while somebody waits, nothing overlaps");
+  MPI_Comm comm;
+  {
+    const Deadline limit("making the world's communicators");
+    // Comparing collectives must be on everywhere or nowhere, and the environment may differ between hosts.
+    int flags[2] = {options_.debug ? 1 : 0, options_.deterministic ? 1 : 0};
+    APEX_CHECK_MPI(MPI_Allreduce(MPI_IN_PLACE, flags, 2, MPI_INT, MPI_MAX, MPI_COMM_WORLD));
+    options_.debug = rt.options.debug = flags[0] != 0;
+    options_.deterministic = rt.options.deterministic = flags[1] != 0;
+    if (threaded && size_ > 1) {
+      APEX_CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &rt.watchdog_comm));
+      APEX_CHECK_MPI(MPI_Comm_set_errhandler(rt.watchdog_comm, MPI_ERRORS_RETURN));
+    }
+    APEX_CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
+  }
+  rt.watchdog.connect(rt.watchdog_comm, rank_, size_);
+  rt.types.create();
+  rt.engine_holder = std::make_unique<detail::Engine>(rt.watchdog, threaded);
+  world_ = {detail::make_group(rt, comm, "world"), Purpose::user};
+
+  MPI_Comm node;
+  const Deadline limit("finding the ranks of this node");
+  APEX_CHECK_MPI(MPI_Comm_split_type(world_.mpi_comm(), MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node));
+  APEX_CHECK_MPI(MPI_Comm_rank(node, &local_rank_));
+  APEX_CHECK_MPI(MPI_Comm_size(node, &local_size_));
+  APEX_CHECK_MPI(MPI_Comm_free(&node));
+  device_ = choose_device(options_, local_rank_);
+}
+
+Session::~Session() { finish(size_ > 1 && std::uncaught_exceptions() > exceptions_at_start_); }
+
+void Session::finish(bool peers_may_wait) noexcept {
+  detail::Runtime* rt = detail::runtime_or_null();
+  if (rt == nullptr) return;
+  if (peers_may_wait) {
+    // No collective call may follow. What is in flight still refers to the runtime, so it stays, and the terminate
+    // handler with it; the process ends now.
+    const std::scoped_lock lock(rt->groups_mutex);
+    for (const auto& group : rt->groups) group->open = false;
+    return;
+  }
+  if (rt->engine_holder) rt->engine().drain();
+  rt->engine_holder.reset();
+  {
+    const Deadline limit("ending the session");
+    rt->watchdog.disconnect();
+    detail::close_groups(*rt);
+    if (rt->watchdog_comm != MPI_COMM_NULL) MPI_Comm_free(&rt->watchdog_comm);
+    rt->types.release();
+    if (owns_mpi_) MPI_Finalize();
+  }
+  detail::restore_terminate_handler();
+  detail::set_runtime(nullptr);
+  delete rt;
+  detail::session_exists = false;
+}
+
+ProcessGroup Session::world() const { return world_; }
+
+Statistics Session::statistics() const { return detail::runtime().engine().statistics(); }
+Statistics Session::statistics(Purpose purpose) const { return detail::runtime().engine().statistics(purpose); }
+
+Deadline::Deadline(std::string_view what, double seconds) {
+  if (detail::Runtime* rt = detail::runtime_or_null()) id_ = rt->watchdog.watch(std::string(what), seconds);
+}
+
+Deadline::~Deadline() {
+  detail::Runtime* rt = detail::runtime_or_null();
+  if (id_ != 0 && rt != nullptr) rt->watchdog.done(id_);
+}
+
+}  // namespace apex::dist

@@ -1,0 +1,244 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+// What happens to a job when a rank skips, stops, dies or throws: fault matrix rows 1, 14, 17, 18 and PAR-15.36. After
+// each case no process of the job may be left.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "support/subprocess.hpp"
+
+namespace apex {
+namespace {
+
+using test::Subprocess;
+
+/// One job of the probe. Shared-memory files of MPI go to a folder of its own, so that what a killed job leaves behind
+/// is the test's to remove.
+class Job {
+ public:
+  Job(int ranks, const std::string& scenario, double timeout, const std::vector<std::string>& environment = {})
+      : process_({APEX_MPIEXEC, "-n", std::to_string(ranks), APEX_FAULT_PROBE, scenario, std::to_string(timeout)},
+                 with_shm(environment)) {}
+  ~Job() {
+    for (const auto& [rank, pid] : pids())  // a failed test must not leave a stopped process
+      if (test::process_exists(pid)) ::kill(pid, SIGKILL);
+  }
+
+  /// Waits for the "ready" lines of all ranks and gives their process ids.
+  std::map<int, pid_t> wait_ready(std::size_t ranks) {
+    process_.read_until([&](const std::string&) { return pids().size() == ranks; }, 30);
+    return pids();
+  }
+  bool finish(double seconds) {
+    if (!process_.finish(seconds)) return false;
+    // mpiexec may be gone a moment before the last rank is.
+    for (int i = 0; i < 100 && survivors() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return true;
+  }
+  int survivors() const {
+    int n = 0;
+    for (const auto& [rank, pid] : pids()) n += test::process_exists(pid);
+    return n;
+  }
+  bool says(const std::string& words) const { return process_.output().find(words) != std::string::npos; }
+  int count(const std::string& words) const {
+    int n = 0;
+    for (std::size_t at = 0; (at = process_.output().find(words, at)) != std::string::npos; ++at) ++n;
+    return n;
+  }
+  const std::string& output() const { return process_.output(); }
+  int exit_code() const { return process_.exit_code(); }
+  Subprocess& process() { return process_; }
+
+ private:
+  std::vector<std::string> with_shm(std::vector<std::string> environment) const {
+    environment.push_back("OMPI_MCA_btl_vader_backing_directory=" + shm_.path().string());
+    return environment;
+  }
+  std::map<int, pid_t> pids() const {
+    std::map<int, pid_t> found;
+    std::istringstream lines(process_.output());
+    for (std::string line; std::getline(lines, line);) {
+      int rank = 0, pid = 0;
+      if (std::sscanf(line.c_str(), "ready %d %d", &rank, &pid) == 2) found[rank] = pid;
+    }
+    return found;
+  }
+
+  test::TemporaryFolder shm_{"/dev/shm"};
+  Subprocess process_;
+};
+
+#define EXPECT_SAYS(job, words) EXPECT_TRUE((job).says(words)) << "should say: " << words << "\nbut said:\n" << (job).output()
+
+void expect_watchdog(Job& job, double limit, const std::string& what) {
+  ASSERT_TRUE(job.finish(limit + 10)) << job.output();
+  EXPECT_EQ(job.exit_code(), 7) << job.output();
+  EXPECT_SAYS(job, "gave up after");
+  EXPECT_SAYS(job, what);
+  EXPECT_EQ(job.survivors(), 0);
+}
+
+TEST(Faults, AHealthyJobEndsWell) {
+  Job job(2, "ok", 5);
+  ASSERT_TRUE(job.finish(30));
+  EXPECT_EQ(job.exit_code(), 0) << job.output();
+  EXPECT_FALSE(job.says("apex:")) << job.output();
+}
+
+// PAR-15.36
+TEST(Faults, ASkippedCollectiveIsNamedOnBothRanks) {
+  Job job(2, "skip", 2);
+  expect_watchdog(job, 2, "all_reduce");
+  EXPECT_SAYS(job, "#3 on world/user \"layer4.bn1\", f32 x 5 (fault_probe.cpp:");
+  EXPECT_SAYS(job, "apex: rank 0");
+  EXPECT_SAYS(job, "apex: rank 1");
+  EXPECT_SAYS(job, "#2 on world/user \"warm-up 2\"");
+  EXPECT_SAYS(job, "waiting now");
+}
+
+// PAR-15.36, fault matrix 18
+TEST(Faults, DebugModeReportsASkippedCollectiveAtOnce) {
+  Job job(2, "skip", 60, {"APEX_DIST_DEBUG=1"});
+  ASSERT_TRUE(job.finish(20)) << job.output();
+  EXPECT_EQ(job.exit_code(), 7) << job.output();
+  EXPECT_SAYS(job, "disagree on their next collective");
+  EXPECT_SAYS(job, "layer4.bn1");
+  EXPECT_SAYS(job, "layer5.bn1");
+}
+
+TEST(Faults, DebugModeReportsSwappedCallSites) {
+  Job job(3, "swap", 60, {"APEX_DIST_DEBUG=1"});
+  ASSERT_TRUE(job.finish(20)) << job.output();
+  EXPECT_EQ(job.exit_code(), 7) << job.output();
+  EXPECT_SAYS(job, "rank 0,2 wants all_reduce sum");
+  EXPECT_SAYS(job, "rank 1 wants broadcast");
+}
+
+TEST(Faults, EveryBlockingWaitHasALimit) {
+  for (const auto& [name, what] : std::map<std::string, std::string>{{"barrier", "barrier #3 on world/user \"before evaluation\""},
+                                                                     {"split", "splitting group world"},
+                                                                     {"finalise", "ending the session"},
+                                                                     {"async", "\"nobody waits\""}}) {
+    Job job(2, name, 1.5);
+    expect_watchdog(job, 1.5, what);
+  }
+}
+
+TEST(Faults, ADeadlineEndsForeignWaits) {
+  Job job(2, "deadline", 60);  // its own limit is 1 s
+  expect_watchdog(job, 2, "writing checkpoint step 100");
+}
+
+TEST(Faults, TheReportHoldsTheLast64) {
+  Job job(2, "many", 1.5);
+  expect_watchdog(job, 1.5, "the hundred and first");
+  EXPECT_SAYS(job, "\"step 99\"");
+  EXPECT_FALSE(job.says("\"step 30\""));
+  EXPECT_SAYS(job, "last 64 collectives");
+}
+
+// Fault matrix 17
+TEST(Faults, AStoppedRankEndsTheJobWithinTheLimit) {
+  Job job(3, "loop", 3);
+  const auto pids = job.wait_ready(3);
+  ASSERT_EQ(pids.size(), 3u) << job.output();
+  ::kill(pids.at(1), SIGSTOP);
+  expect_watchdog(job, 3, "all_reduce max #");
+  EXPECT_SAYS(job, "\"loop\"");
+  EXPECT_SAYS(job, "apex: rank 0");
+  EXPECT_SAYS(job, "apex: rank 2");
+}
+
+TEST(Faults, ASuspendedJobIsNotLate) {
+  Job job(2, "long", 2);
+  const auto pids = job.wait_ready(2);
+  ASSERT_EQ(pids.size(), 2u);
+  for (const auto& [rank, pid] : pids) ::kill(pid, SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::seconds(4));
+  for (const auto& [rank, pid] : pids) ::kill(pid, SIGCONT);
+  ASSERT_TRUE(job.finish(20)) << job.output();
+  EXPECT_EQ(job.exit_code(), 0) << job.output();
+}
+
+// Fault matrix 1
+TEST(Faults, AKilledRankEndsTheJob) {
+  Job job(3, "loop", 60);
+  const auto pids = job.wait_ready(3);
+  ASSERT_EQ(pids.size(), 3u) << job.output();
+  ::kill(pids.at(1), SIGKILL);
+  ASSERT_TRUE(job.finish(10)) << job.output();
+  EXPECT_NE(job.exit_code(), 0);
+  EXPECT_EQ(job.survivors(), 0);
+}
+
+TEST(Faults, AnErrorOnOneRankEndsAll) {
+  struct Case {
+    const char *scenario, *line;
+    int code;
+  };
+  for (const auto& [scenario, line, code] :
+       {Case{"throw", "apex: rank 1: cannot read /data/train: no such folder\n", 3},
+        Case{"throw_foreign", "apex: rank 1: a foreign exception\n", 1}, Case{"thread", "apex: rank 1: loss is NaN\n", 4},
+        Case{"uncaught", "apex: rank 1: uncaught on purpose\n", 5}}) {
+    Job job(2, scenario, 60);
+    ASSERT_TRUE(job.finish(10)) << job.output();
+    EXPECT_EQ(job.exit_code(), code) << scenario << '\n' << job.output();
+    EXPECT_SAYS(job, line);
+    EXPECT_EQ(job.count("apex: "), 1) << job.output();
+    EXPECT_EQ(job.survivors(), 0);
+  }
+}
+
+TEST(Faults, AnAgreedErrorIsPrintedOnce) {
+  Job job(3, "agree", 60);
+  ASSERT_TRUE(job.finish(10)) << job.output();
+  EXPECT_EQ(job.exit_code(), 5);
+  EXPECT_SAYS(job, "apex: rank 1: the pack is damaged\n");
+  EXPECT_EQ(job.count("apex: "), 1) << job.output();
+}
+
+TEST(Faults, WrongRankCountsStopAtOnce) {
+  Job job(2, "expect", 60);
+  ASSERT_TRUE(job.finish(10)) << job.output();
+  EXPECT_EQ(job.exit_code(), 3);
+  EXPECT_SAYS(job, "5 ranks were expected (--expect-ranks), but MPI started 2");
+  EXPECT_EQ(job.count("apex: "), 1) << job.output();
+}
+
+// Fault matrix 14
+TEST(Faults, ALaunchThatFellApartStopsAtOnce) {
+  Subprocess alone({APEX_FAULT_PROBE, "ok"}, {"SLURM_STEP_NUM_TASKS=4"});
+  ASSERT_TRUE(alone.finish(10));
+  EXPECT_EQ(alone.exit_code(), 3);
+  EXPECT_NE(alone.output().find("--mpi=pmix"), std::string::npos) << alone.output();
+  EXPECT_EQ(std::count(alone.output().begin(), alone.output().end(), '\n'), 1) << alone.output();
+}
+
+TEST(Faults, ADeviceThisBuildHasNot) {
+  Subprocess alone({APEX_FAULT_PROBE, "cuda"});
+  ASSERT_TRUE(alone.finish(10));
+  EXPECT_EQ(alone.exit_code(), 2) << alone.output();
+  EXPECT_NE(alone.output().find("cuda"), std::string::npos) << alone.output();
+}
+
+TEST(Faults, AnAdoptedMpiStaysUp) {
+  Job job(2, "adopt", 60);
+  ASSERT_TRUE(job.finish(10)) << job.output();
+  EXPECT_EQ(job.exit_code(), 0) << job.output();
+}
+
+TEST(Faults, HandlesMayOutliveTheSession) {
+  Job job(2, "late_handles", 60);
+  ASSERT_TRUE(job.finish(10)) << job.output();
+  EXPECT_EQ(job.exit_code(), 0) << job.output();
+}
+
+}  // namespace
+}  // namespace apex
