@@ -29,11 +29,10 @@
 /// Testing aid: the environment variable APEX_FAULT="[action@]point[:rank][#n]" makes rank `rank` (default 0, * for all)
 /// act when it passes `point` for the n-th time (default 1). Actions: kill (default; SIGKILL to itself), stop (SIGSTOP),
 /// eio, enospc and short (the next write, fsync or rename fails with EIO or ENOSPC, or writes half and then fails).
-/// Points, in the order they are passed: before_create, after_create, before_write, mid_write, after_write,
-/// before_fsync, after_fsync, before_metadata, mid_metadata, after_metadata, before_verify, before_final_fsync,
-/// before_rename, after_rename, after_directory_fsync, before_latest, mid_latest, after_latest, before_best, after_best,
-/// before_prune, mid_prune, after_prune. Points from before_create to after_fsync are passed by every rank, with one
-/// exception: the file is created by rank 0. The later ones are passed by rank 0 alone.
+/// Points, in the order they are passed: before_create, after_create (rank 0); before_write, mid_write, before_fsync,
+/// after_fsync (every rank, about its own share); before_metadata, mid_metadata, after_metadata, after_verify,
+/// before_final_fsync, before_rename, after_rename, after_directory_fsync, before_latest, mid_latest, after_latest,
+/// before_best, mid_best, after_best, before_prune, after_prune (rank 0).
 
 #include <mpi.h>
 
@@ -97,7 +96,7 @@ struct CheckpointWriteOptions {
   int keep = 0;       ///< step files to keep, the newest by step number; 0 keeps all
   bool best = false;  ///< BEST names this file too
   /// Never deleted, whatever `keep` says: the file this run was started from.
-  std::filesystem::path loaded_from;
+  std::filesystem::path loaded_from = {};
   /// Groups whose attributes are rank 0's and may differ elsewhere (times, host paths): these and those below.
   std::vector<std::string> rank0_groups = {"config", "metrics"};
 };
@@ -163,13 +162,16 @@ class CheckpointFile {
 
   /// @throws Kind::damaged naming file and group when it is not there
   const Attributes& attributes(std::string_view group) const;
-  /// A fresh row-major host tensor. @throws Kind::damaged naming file and dataset when it is missing, holds strings, or
+  /// A fresh row-major host tensor.
+  /// @throws Kind::damaged naming file and dataset when it is missing, holds strings, or
   /// its bytes do not match its sum
   Tensor read(std::string_view path) const;
   std::vector<std::string> read_strings(std::string_view path) const;
 
   /// Reads everything and checks every sum. @throws Kind::damaged naming the first dataset that fails
   void verify() const;
+  /// The same for one dataset.
+  void verify(std::string_view path) const;
 
  private:
   struct Impl;
@@ -179,7 +181,7 @@ class CheckpointFile {
 /// The attribute of that name and type. An integer serves where a double is asked for.
 /// @throws Kind::damaged naming `where` and the attribute when it is missing or of another type
 template <class T>
-const T& attribute(const Attributes& attributes, std::string_view name, std::string_view where);
+T attribute(const Attributes& attributes, std::string_view name, std::string_view where);
 
 /// A checkpoint file, or the newest good one of a directory (by step number; LATEST is a note for people and scripts).
 /// A damaged one is passed over with a warning that names it and the older one taken instead. Not collective: one rank
