@@ -1,11 +1,15 @@
 # SPDX-FileCopyrightText: the apex authors
 # SPDX-License-Identifier: BSD-3-Clause
-target_sources(apex PRIVATE
+# Everything of the library that needs neither MPI nor files; objects of their own, so that its tests link no more.
+add_library(apex_autograd OBJECT
+  src/multi_tensor_apply.cpp
   src/random.cpp
+  src/schedules.cpp
   src/tensor_ops.cpp
   src/autograd/engine.cpp
   src/autograd/ops.cpp
   src/autograd/tape.cpp
+  src/models/resnet.cpp
   src/nn/functional/arithmetic.cpp
   src/nn/functional/batch_norm.cpp
   src/nn/functional/linear.cpp
@@ -13,4 +17,13 @@ target_sources(apex PRIVATE
   src/nn/functional/pool.cpp
   src/nn/functional/reduce.cpp
   src/nn/functional/shape.cpp
-  src/nn/functional/unary.cpp)
+  src/nn/functional/unary.cpp
+  src/nn/init.cpp
+  src/nn/layers.cpp
+  src/nn/module.cpp
+  src/optimizers/fused_sgd.cpp
+  src/optimizers/optimizer.cpp)
+target_include_directories(apex_autograd PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>)
+target_link_libraries(apex_autograd PUBLIC apex_core apex_kernels)
+set_target_properties(apex_autograd PROPERTIES POSITION_INDEPENDENT_CODE ON)
+target_link_libraries(apex PUBLIC apex_autograd)

@@ -30,8 +30,8 @@ const Tensor& set_requires_grad(const Tensor& t, bool on = true);
 bool is_leaf(const Tensor& t);
 /// The accumulated gradient of a leaf; undefined when there is none.
 Tensor grad(const Tensor& t);
-/// Replaces the gradient; an undefined `value` removes it.
-/// @throws Kind::argument when sizes, dtype or device are not those of `t`; Kind::state when `t` is not a leaf
+/// Replaces the gradient; an undefined `value` removes it. Its dtype may be another floating one than that of `t`.
+/// @throws Kind::argument when sizes or device are not those of `t`; Kind::state when `t` is not a leaf
 void set_grad(const Tensor& t, const Tensor& value);
 
 struct BackwardOptions {

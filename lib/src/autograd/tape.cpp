@@ -103,7 +103,7 @@ void set_grad(const Tensor& t, const Tensor& value) {
     if (TapeSlot* slot = find_slot(t)) slot->grad = Tensor();
     return;
   }
-  if (value.sizes() != t.sizes() || value.dtype() != t.dtype() || value.device() != t.device())
+  if (value.sizes() != t.sizes() || !is_floating(value.dtype()) || value.device() != t.device())
     fail(Kind::argument, concat("set_grad: a gradient of ", value.dtype(), ' ', value.sizes(), " on ", value.device(),
                                 " for a tensor of ", t.dtype(), ' ', t.sizes(), " on ", t.device()));
   slot_of(t).grad = value;

@@ -72,9 +72,9 @@ struct Saved {
 /// a cycle. It captures output.detach() instead.
 struct OpRecord {
   const char* name = "";  ///< a string literal
-  std::vector<Tensor> inputs;
+  std::vector<Tensor> inputs = {};
   std::vector<Saved> saved = {};
-  BackwardFunction backward;
+  BackwardFunction backward = {};
   /// The function is made of differentiable ops, so that its own backward can be taken.
   bool double_differentiable = false;
 };

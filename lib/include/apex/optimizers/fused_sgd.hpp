@@ -12,9 +12,8 @@ struct SGDOptions {
   double dampening = 0;
   double weight_decay = 0;
   bool nesterov = false;
-  bool wd_after_momentum = false;         ///< weight decay joins the step, not the momentum
-  bool materialize_master_grads = true;   ///< with master weights: keep unscaled f32 gradients
-  bool set_grad_none = false;             ///< what zero_grad() does without an argument
+  bool wd_after_momentum = false;  ///< weight decay joins the step, not the momentum
+  bool set_grad_none = false;      ///< what zero_grad() does without an argument
 };
 
 /// Stochastic gradient descent with momentum, all tensors of a (device, dtype) bucket in one multi-tensor call.

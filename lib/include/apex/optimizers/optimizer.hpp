@@ -21,7 +21,7 @@ using HyperMap = std::map<std::string, HyperValue, std::less<>>;
 
 /// Parameters that share hyper-parameters. Values left out take the optimizer's defaults.
 struct ParamGroup {
-  std::vector<Tensor> params;
+  std::vector<Tensor> params = {};
   HyperMap hyper = {};
 
   double number(std::string_view key) const;  ///< @throws Kind::argument when there is no such key
@@ -60,8 +60,8 @@ class Optimizer {
   virtual std::string_view type() const = 0;
 
   /// Works at any time; an empty group is fine.
-  /// @throws Kind::argument for a parameter already held, one that is not a leaf or not floating, an unknown or
-  ///         invalid hyper-parameter
+  /// @throws Kind::argument for a parameter already held, one that is not a leaf, not floating or has gaps in memory, an
+  ///         unknown or invalid hyper-parameter
   void add_param_group(ParamGroup group);
   const std::vector<ParamGroup>& groups() const { return groups_; }
   /// Sets a hyper-parameter of one group. @throws Kind::argument for an unknown key, group or an invalid value
@@ -74,7 +74,7 @@ class Optimizer {
   Tensor step(const std::function<Tensor()>& closure = {});
   void step(const StepScaling& scaling);
   /// Whether the last step was skipped because found_inf was set. Waits for the device.
-  bool last_step_skipped() const;
+  bool last_step_skipped() const { return last_step_skipped_; }
 
   /// Drops the gradients or fills them with zeros; the default is the constructor's.
   void zero_grad(std::optional<bool> set_to_none = {});
@@ -103,16 +103,17 @@ class Optimizer {
   std::map<std::string, Tensor>& mutable_state(const Tensor& param) { return state_[param.id()]; }
 
  private:
-  void run_groups(const StepScaling& scaling);
+  void check_params(const ParamGroup& group) const;
+  HyperMap completed(const HyperMap& given, Kind kind) const;
 
   HyperMap defaults_;
   bool set_grad_none_;
   std::vector<ParamGroup> groups_;
   std::unordered_map<const void*, std::map<std::string, Tensor>> state_;
-  Tensor last_found_inf_;
+  bool last_step_skipped_ = false;
 };
 
-/// Gradients, parameters and state as one printable list: every group's hyper-parameters.
+/// The class and every group's size and hyper-parameters, one line each.
 std::string to_string(const Optimizer& optimizer);
 
 }  // namespace apex::optimizers
