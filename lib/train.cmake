@@ -1,7 +1,12 @@
 # SPDX-FileCopyrightText: the apex authors
 # SPDX-License-Identifier: BSD-3-Clause
 target_sources(apex PRIVATE
+  src/train/classifier.cpp
+  src/train/lagged_sums.cpp
   src/train/meters.cpp
   src/train/option_set.cpp
   src/train/options.cpp
+  src/train/reporter.cpp
+  src/train/resume.cpp
+  src/train/runtime.cpp
   src/train/signals.cpp)

@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+//
+// imagenet_train: Apex's main_amp in C++. Options and assembly; the loop is apex::train::Trainer.
+#include <cstdio>
+#include <iostream>
+#include <sstream>
+
+#include "apex/checkpoint.hpp"
+#include "apex/models/resnet.hpp"
+#include "apex/nn/layers.hpp"
+#include "apex/optimizers/fused_sgd.hpp"
+#include "apex/parallel/distributed_data_parallel.hpp"
+#include "apex/random.hpp"
+#include "apex/train/classifier.hpp"
+#include "apex/train/runtime.hpp"
+#include "apex/train/signals.hpp"
+#include "apex/train/trainer.hpp"
+#include "data.hpp"
+#include "options.hpp"
+
+namespace imagenet {
+namespace {
+
+constexpr const char* kProgram = "imagenet_train";
+
+std::shared_ptr<apex::nn::Module> make_model(const Options& options, const Data& data) {
+  apex::manual_seed(static_cast<std::uint64_t>(options.train.seed));
+  auto model = apex::models::create(
+      options.arch, {.num_classes = static_cast<std::int64_t>(data.sets.train->class_names().size()),
+                     .in_channels = data.channels,
+                     .zero_init_residual = options.zero_init_residual});
+  if (!options.pretrained.empty()) apex::checkpoint::load_model(options.pretrained, *model);
+  if (options.freeze_bn) {
+    model->apply([](apex::nn::Module& module) {
+      if (auto* norm = dynamic_cast<apex::nn::BatchNorm2d*>(&module)) norm->set_frozen(true);
+    });
+  }
+  return model;
+}
+
+/// One group, or two: what decays, and biases and batch norm, which do not.
+std::vector<apex::optimizers::ParamGroup> parameter_groups(const apex::nn::Module& model, const Options& options) {
+  if (!options.no_norm_decay) return {{.params = model.parameters()}};
+  apex::optimizers::ParamGroup decayed, plain{.params = {}, .hyper = {{"weight_decay", 0.0}}};
+  for (const auto& p : model.parameters()) (p.dim() > 1 ? decayed : plain).params.push_back(p);
+  return {decayed, plain};
+}
+
+apex::schedules::Schedule make_schedule(const Options& options, std::int64_t global_batch) {
+  const double base = options.train.lr * static_cast<double>(global_batch) / 256.0;
+  auto schedule = apex::schedules::create(options.lr_schedule, base);
+  return options.warmup_epochs > 0 ? apex::schedules::warm_up_epochs(std::move(schedule), options.warmup_epochs) : schedule;
+}
+
+int train(const Options& options, const std::vector<apex::train::EffectiveOption>& configuration,
+          apex::dist::Session& session) {
+  const auto& o = options.train;
+  const bool talks = session.rank() == 0 && o.progress != "none";
+  const int threads = apex::train::apply_threads(o, session);
+  apex::train::check_same_configuration(session.world(), configuration);
+  if (talks)
+    std::cout << "=> " << session.size() << " rank(s) on " << apex::to_string(session.device()) << ", " << threads
+              << " thread(s) each\n"
+              << apex::train::describe(configuration) << "\nopt_level = " << o.opt_level
+              << "\nkeep_batchnorm_fp32 = None\nloss_scale = 1.0" << std::endl;
+
+  const auto resume = apex::train::find_resume(o, session);
+  const std::int64_t batch_size = apex::train::batch_size_for(o, session.size(), resume);
+  const Data data = open_data(options, session);
+  if (talks)
+    std::cout << "=> " << (options.pretrained.empty() ? "creating model '" : "using pre-trained model '") << options.arch
+              << "'" << std::endl;
+  const auto model = make_model(options, data);
+  const auto dtype = *apex::parse_dtype(o.dtype);
+  const auto format = options.contiguous ? apex::MemoryFormat::contiguous : apex::MemoryFormat::channels_last;
+  model->to(session.device(), dtype, format);
+
+  const std::int64_t global_batch = batch_size * session.size() * o.accumulate;
+  apex::optimizers::FusedSGD optimizer(parameter_groups(*model, options), {.lr = o.lr,
+                                                                           .momentum = o.momentum,
+                                                                           .weight_decay = o.weight_decay,
+                                                                           .nesterov = options.nesterov});
+  apex::parallel::DistributedDataParallel ddp(model, session.world(), apex::train::ddp_options(o));
+  apex::train::Classifier task(model, [&ddp](const apex::Tensor& x) { return ddp(x); },
+                               {.mean = data.sets.normalization.mean,
+                                .stddev = data.sets.normalization.stddev,
+                                .label_smoothing = options.label_smoothing,
+                                .dtype = dtype,
+                                .device = session.device(),
+                                .format = format});
+  const auto train_set = train_loader(data, options, batch_size, session);
+  const auto validation_set = validation_loader(data, options, batch_size, session);
+  apex::train::Trainer trainer({.session = session,
+                                .options = o,
+                                .configuration = configuration,
+                                .arch = options.arch,
+                                .model = model,
+                                .optimizer = optimizer,
+                                .ddp = ddp,
+                                .schedule = make_schedule(options, global_batch),
+                                .task = task,
+                                .train = *train_set,
+                                .validation = validation_set.get(),
+                                .class_names = data.sets.train->class_names()});
+  if (resume) trainer.resume(*resume);
+  if (!o.evaluate) return trainer.run();
+  trainer.evaluate();
+  return apex::exit_code::kOk;
+}
+
+int run(int argc, char** argv) {
+  Options options;
+  apex::train::OptionSet set(kProgram, "Trains an image classifier, on one process or many (mpirun, srun).");
+  declare(set, options);
+  try {
+    set.parse(argc, argv);
+    if (set.help_wanted()) {
+      std::cout << set.help();
+      return apex::exit_code::kOk;
+    }
+    if (options.list_archs) {
+      for (const auto& name : apex::models::list()) std::cout << name << '\n';
+      return apex::exit_code::kOk;
+    }
+    check(set, options);
+  } catch (const apex::train::UsageError& error) {
+    return apex::train::report_usage_error(kProgram, error.what());
+  }
+  const apex::train::StopSignals signals(apex::train::stop_signals_for(options.train.signal));
+  apex::train::apply_determinism(options.train);
+  return apex::dist::run_main([&] {
+    apex::dist::Session session(argc, argv, apex::train::session_options(options.train));
+    if (options.train.local_rank >= 0 && options.train.local_rank != session.local_rank())
+      apex::fail(apex::Kind::argument, apex::concat("--local_rank ", options.train.local_rank,
+                                                    " but MPI counts this process as ", session.local_rank(),
+                                                    " on its node; leave the option out"));
+    return train(options, set.effective(), session);
+  });
+}
+
+}  // namespace
+}  // namespace imagenet
+
+int main(int argc, char** argv) { return imagenet::run(argc, argv); }

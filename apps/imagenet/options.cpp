@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include "options.hpp"
+
+#include <algorithm>
+
+#include "apex/core/error.hpp"
+#include "apex/models/resnet.hpp"
+#include "apex/schedules.hpp"
+
+namespace imagenet {
+using apex::concat;
+using apex::train::UsageError;
+
+void declare(apex::train::OptionSet& set, Options& o) {
+  set.heading("Model");
+  set.text("arch,a", o.arch, "architecture; --list-archs names them");
+  set.flag("list-archs", o.list_archs, "print the architectures and end");
+  set.text("pretrained", o.pretrained, "start from the model of this checkpoint");
+  set.flag("zero-init-residual", o.zero_init_residual, "blocks start as the identity");
+  set.flag("freeze-bn", o.freeze_bn, "batch norm uses its running statistics in training too");
+  set.flag("channels-last", o.channels_last, "NHWC activations (the default)");
+  set.flag("contiguous", o.contiguous, "NCHW activations");
+
+  set.heading("Recipe");
+  set.choice("optimizer", o.optimizer, {"sgd"}, "the optimizer");
+  set.flag("nesterov", o.nesterov, "Nesterov momentum");
+  set.choice("lr-schedule", o.lr_schedule, apex::schedules::list(), "learning rate over time");
+  set.number("warmup-epochs", o.warmup_epochs, "linear warm-up (cosine and constant; step and one-cycle have their own)", 0);
+  set.flag("no-norm-decay", o.no_norm_decay, "no weight decay on batch norm and biases");
+  set.number("label-smoothing", o.label_smoothing, "of the training loss", 0, 1);
+
+  set.heading("Images");
+  set.integer("image-size", o.image_size, "side of the network's input; 0: the data's own up to 64, else the model's", 0, 8192);
+  set.integer("channels", o.channels, "1 or 3; 0: the data's own", 0, 3);
+  set.choice("augment", o.augment, {"auto", "photo", "small", "none"},
+             "random resized crop and flip, padded crop and flip, or nothing");
+  set.number("val-split", o.val_split, "part set aside for validation when DIR has no val/", 0, 0.9999);
+  set.integer("synthetic-size", o.synthetic_size, "training samples of 'synthetic'", 1);
+  set.integer("synthetic-classes", o.synthetic_classes, "classes of 'synthetic'", 1);
+
+  apex::train::declare(set, o.train);
+  set.positional("DIR", o.data, "folder with train/ and val/ class folders, IDX files, a pack (HDF5), or 'synthetic'");
+}
+
+void check(const apex::train::OptionSet& set, const Options& o) {
+  if (o.data.empty()) throw UsageError("DIR is missing: a folder of images, a pack, or 'synthetic'");
+  const auto archs = apex::models::list();
+  if (std::find(archs.begin(), archs.end(), o.arch) == archs.end())
+    throw UsageError(concat("--arch: '", o.arch, "' is not known; --list-archs names those that are"));
+  if (o.channels == 2) throw UsageError("--channels: 2 is neither 1 nor 3");
+  if (o.channels_last && o.contiguous) throw UsageError("--channels-last and --contiguous exclude each other");
+  if (o.warmup_epochs > 0 && (o.lr_schedule == "step" || o.lr_schedule == "one-cycle"))
+    throw UsageError(concat("--warmup-epochs: the ", o.lr_schedule, " schedule has a warm-up of its own"));
+  if (o.nesterov && o.train.momentum == 0) throw UsageError("--nesterov needs --momentum above 0");
+  if (!o.pretrained.empty() && !o.train.resume.empty())
+    throw UsageError("--pretrained starts anew and --resume goes on: give one of them");
+  apex::train::check(set, o.train);
+}
+
+}  // namespace imagenet

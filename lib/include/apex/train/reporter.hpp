@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apex/io/log/metrics.hpp"
+#include "apex/io/log/progress.hpp"
+#include "apex/io/log/tensorboard.hpp"
+#include "apex/train/meters.hpp"
+#include "apex/train/options.hpp"
+
+namespace apex::train {
+
+/// One optimizer step as it is reported: global figures, and where this rank's time went.
+struct StepReport {
+  std::int64_t step = 0;   ///< optimizer steps made, this one included
+  std::int64_t epoch = 0;
+  std::int64_t index = 0;  ///< in the epoch, from 1
+  std::int64_t steps_per_epoch = 0;
+  std::int64_t total_steps = 0;
+  double lr = 0;
+  std::vector<double> sums;  ///< over all ranks, as Task says
+  PhaseClock::Split time;
+  double hidden_communication = 0;
+};
+
+/// What a run says: progress on the terminal or in the log (rank 0), metrics.jsonl and TensorBoard (rank 0), sample ids
+/// (every rank). Lines are main_amp's, tab-separated.
+class Reporter {
+ public:
+  /// @param start_step  records beyond it, of a run that this one resumes, are dropped; < 0 starts anew
+  Reporter(const TrainOptions& options, std::vector<std::string> metric_names, int rank, std::int64_t start_step);
+
+  /// A whole line, rank 0 only, unless --progress none.
+  void line(const std::string& text);
+  void start_epoch();
+  void step(const StepReport& report);
+  void sample_ids(std::int64_t step, const Tensor& ids);
+
+  void start_validation();
+  void validation_batch(std::int64_t index, std::int64_t batches, const std::vector<double>& sums, double seconds);
+  struct Validation {
+    double loss = 0;
+    std::vector<double> metrics;  ///< percentages
+    double samples = 0;
+  };
+  Validation end_validation(std::int64_t step, std::int64_t epoch, double seconds);
+
+  void checkpoint(std::int64_t step, const std::filesystem::path& path, std::int64_t bytes, double seconds);
+  void summary(std::int64_t step, const PhaseClock::Split& train, double validation, double checkpoints, double wall);
+
+ private:
+  struct Meters {
+    Meter time, speed, loss;
+    std::vector<Meter> metrics;
+  };
+  void reset(Meters& meters) const;
+  void update(Meters& meters, const std::vector<double>& sums, double seconds) const;
+  std::string figures(const Meters& meters, int loss_digits) const;
+
+  TrainOptions options_;
+  std::vector<std::string> names_;
+  bool talks_ = false;
+  std::unique_ptr<io::MetricsWriter> metrics_;
+  std::unique_ptr<io::TensorBoardWriter> tensorboard_;
+  std::unique_ptr<io::Progress> progress_;
+  std::ofstream samples_;
+  Meters train_, validation_;
+};
+
+}  // namespace apex::train

@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "apex/collectives/session.hpp"
+#include "apex/train/options.hpp"
+
+namespace apex::train {
+
+/// Where a run stands. `index` counts optimizer steps of the epoch that are done; index == steps per epoch means that
+/// the epoch is trained but not yet validated.
+struct Position {
+  std::int64_t step = 0;
+  std::int64_t epoch = 0;
+  std::int64_t index = 0;
+  friend bool operator==(const Position&, const Position&) = default;
+};
+
+/// A checkpoint that a run goes on from.
+struct Resume {
+  std::filesystem::path path;
+  Position position;
+  std::int64_t global_batch = 0;  ///< samples of an optimizer step
+};
+
+/// What --resume names: a file; the newest good one of a directory; or for "auto" that of the checkpoint directory, if
+/// there is one. Rank 0 looks, all ranks get its answer. Nothing to resume gives nothing: without --resume, and with
+/// "auto" on an empty directory. Collective.
+/// @throws Kind::data  a named file or directory without a checkpoint is missing; or the run would start anew in a
+///                     directory that holds the checkpoints of another
+/// @throws Kind::damaged
+std::optional<Resume> find_resume(const TrainOptions& options, const dist::Session& session);
+
+/// Samples per process and micro-step: --batch-size, or on a resume what keeps the global batch of the checkpoint.
+/// @throws Kind::data when that is no whole number
+std::int64_t batch_size_for(const TrainOptions& options, int world_size, const std::optional<Resume>& resume);
+
+}  // namespace apex::train

@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apex/collectives/session.hpp"
+#include "apex/train/options.hpp"
+
+/// The start of every training program, in the order a main calls it.
+namespace apex::train {
+
+/// Rank by what the launcher left in the environment (Open MPI, PMIx, PMI, Slurm), before MPI is up; 0 when alone.
+int launcher_rank();
+
+/// One line on stderr, from launcher rank 0 only: "program: message; see program --help". @returns exit_code::kUsage
+int report_usage_error(const std::string& program, const std::string& message);
+
+/// Caps the CPU math library at AVX2 when --deterministic asks for the same bits on machines of different kinds. Must
+/// come before the first kernel.
+void apply_determinism(const TrainOptions& options);
+
+dist::SessionOptions session_options(const TrainOptions& options);
+
+/// CPU threads of this process: --threads, else OMP_NUM_THREADS, else the processors of the affinity mask divided by the
+/// ranks that share it. Sets and returns them.
+int apply_threads(const TrainOptions& options, const dist::Session& session);
+
+/// Stops the job before its first step when ranks were started with different options, naming them. Collective.
+/// @throws Kind::argument
+void check_same_configuration(const dist::ProcessGroup& world, const std::vector<EffectiveOption>& configuration);
+
+/// The effective configuration as lines "name = value  (origin)"; what is at its default is listed on one line.
+std::string describe(const std::vector<EffectiveOption>& configuration);
+
+}  // namespace apex::train

@@ -1,0 +1,101 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apex/collectives/session.hpp"
+#include "apex/io/data/loader.hpp"
+#include "apex/nn/module.hpp"
+#include "apex/optimizers/optimizer.hpp"
+#include "apex/schedules.hpp"
+#include "apex/train/lagged_sums.hpp"
+#include "apex/train/options.hpp"
+#include "apex/train/reporter.hpp"
+#include "apex/train/resume.hpp"
+#include "apex/train/task.hpp"
+
+namespace apex::parallel {
+class DistributedDataParallel;
+}
+
+namespace apex::train {
+
+/// The parts of a run. References outlive the Trainer.
+struct TrainerParts {
+  dist::Session& session;
+  const TrainOptions& options;
+  std::vector<EffectiveOption> configuration;  ///< stored under /config
+  std::string arch;                            ///< stored, and compared on resume
+  std::shared_ptr<nn::Module> model;
+  optimizers::Optimizer& optimizer;
+  parallel::DistributedDataParallel& ddp;
+  schedules::Schedule schedule;
+  Task& task;
+  io::Loader& train;
+  io::Loader* validation = nullptr;  ///< null: no validation
+  std::vector<std::string> class_names;
+};
+
+/// The loop that all programs share: epochs of optimizer steps (each of `accumulate` micro-steps), validation,
+/// checkpoints, resume, an orderly end on a signal, and the account of where time went.
+///
+/// A run that is interrupted and resumed at any step continues exactly as if it had not been: same samples in the same
+/// order, same learning rates, same bits on the same number of ranks and threads.
+class Trainer {
+ public:
+  explicit Trainer(TrainerParts parts);
+
+  /// Takes up a checkpoint. Collective; call before run() and evaluate().
+  /// @throws Kind::data when it does not fit; Kind::damaged; Kind::numerical when this is the third start in a row from
+  ///         the same step of the checkpoint directory
+  void resume(const Resume& from);
+  const Position& position() const noexcept { return position_; }
+
+  /// Trains to the end. @returns the exit code: 0, or requeue_exit_code after a signal
+  /// @throws Kind::numerical when the loss is not finite
+  int run();
+  /// Validates once.
+  Reporter::Validation evaluate();
+  /// The best first metric of all validations so far, in per cent; negative before the first.
+  double best() const noexcept { return best_; }
+
+ private:
+  enum class End { epoch, limit, signal };
+
+  End train_epoch();
+  void optimizer_step(PhaseClock& clock, Sums& sums);
+  /// Validates what the epoch trained, moves on to the next and writes the checkpoint that is due.
+  End finish_epoch();
+  /// Nothing when a signal ended it early.
+  std::optional<Reporter::Validation> validate();
+  /// Reports the step before; true when some rank wants to stop.
+  bool take(const LaggedSums::Result& result);
+  bool settle();
+  void report_profile();
+  bool checkpoint_due_at_step() const;
+  void save(bool best);
+  void announce() const;
+  double waited() const;
+  std::int64_t total_steps() const;
+  schedules::Position schedule_position() const;
+
+  TrainerParts parts_;
+  CheckpointInterval interval_;
+  std::int64_t steps_per_epoch_ = 0;
+  Position position_;
+  double best_ = -1;
+  std::filesystem::path loaded_from_;
+  Position saved_position_{-1, -1, -1};  // what the newest checkpoint on disk describes
+  std::unique_ptr<Reporter> reporter_;
+  LaggedSums sums_;
+  std::optional<StepReport> unreported_;
+  PhaseClock::Split train_time_, profiled_;
+  double validation_seconds_ = 0, checkpoint_seconds_ = 0;
+};
+
+}  // namespace apex::train

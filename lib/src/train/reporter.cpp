@@ -1,0 +1,190 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include "apex/train/reporter.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+
+namespace apex::train {
+namespace {
+
+std::string fixed(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+/// "name v (a)": last value and mean.
+std::string pair_of(const std::string& name, const Meter& meter, int digits, int mean_digits) {
+  return concat(name, ' ', fixed(meter.value(), digits), " (", fixed(meter.average(), mean_digits), ')');
+}
+
+/// "prec1" as main_amp writes it: "Prec@1".
+std::string title(const std::string& name) {
+  std::string out = name;
+  out[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(out[0])));
+  const auto digit = out.find_first_of("0123456789");
+  if (digit != std::string::npos) out.insert(digit, "@");
+  return out;
+}
+
+std::string clock_text(double seconds) {
+  const auto s = static_cast<std::int64_t>(std::max(0.0, seconds));
+  char text[48];
+  std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", static_cast<long long>(s / 3600),
+                static_cast<long long>(s / 60 % 60), static_cast<long long>(s % 60));
+  return text;
+}
+
+std::filesystem::path metrics_path(const TrainOptions& options) {
+  const std::filesystem::path path = options.metrics;
+  return path.has_parent_path() ? path : std::filesystem::path(options.checkpoint_dir) / path;
+}
+
+}  // namespace
+
+Reporter::Reporter(const TrainOptions& options, std::vector<std::string> metric_names, int rank, std::int64_t start_step)
+    : options_(options), names_(std::move(metric_names)), talks_(rank == 0) {
+  reset(train_);
+  reset(validation_);
+  if (!options.log_samples.empty()) {
+    const std::string path = concat(options.log_samples, ".rank", rank, ".txt");
+    samples_.open(path, start_step > 0 ? std::ios::app : std::ios::trunc);
+    if (!samples_) fail(Kind::data, concat("--log-samples: cannot write '", path, "'"));
+  }
+  if (!talks_) return;
+  progress_ = std::make_unique<io::Progress>(io::ProgressOptions{
+      .mode = io::parse_progress_mode(options.progress).value_or(io::ProgressMode::automatic),
+      .every_steps = options.print_freq,
+      .every = std::chrono::milliseconds(0)});
+  if (!options.metrics.empty() && options.metrics != "none") {
+    const auto path = metrics_path(options);
+    std::error_code error;
+    std::filesystem::create_directories(path.parent_path(), error);  // the writer reports what this cannot do
+    metrics_ = std::make_unique<io::MetricsWriter>(path, start_step);
+  }
+  if (!options.tensorboard.empty())
+    tensorboard_ = std::make_unique<io::TensorBoardWriter>(options.tensorboard, std::max<std::int64_t>(start_step, 0));
+}
+
+void Reporter::reset(Meters& meters) const {
+  meters = Meters();
+  meters.metrics.resize(names_.size());
+}
+
+void Reporter::update(Meters& meters, const std::vector<double>& sums, double seconds) const {
+  const double n = sums[1];
+  meters.time.update(seconds);
+  if (seconds > 0) meters.speed.update(n / seconds, seconds);
+  if (n <= 0) return;
+  meters.loss.update(sums[0] / n, n);
+  for (std::size_t m = 0; m < names_.size(); ++m) meters.metrics[m].update(100 * sums[2 + m] / n, n);
+}
+
+std::string Reporter::figures(const Meters& meters, int loss_digits) const {
+  std::string out = pair_of("Time", meters.time, 3, 3) + '\t' + pair_of("Speed", meters.speed, 3, 3) + '\t' +
+                    pair_of("Loss", meters.loss, loss_digits, 4);
+  for (std::size_t m = 0; m < names_.size(); ++m) out += '\t' + pair_of(title(names_[m]), meters.metrics[m], 3, 3);
+  return out;
+}
+
+void Reporter::line(const std::string& text) {
+  if (talks_) progress_->line(text);
+}
+
+void Reporter::start_epoch() {
+  reset(train_);
+  if (talks_) progress_->restart();
+}
+
+void Reporter::step(const StepReport& r) {
+  const double seconds = r.time.total();
+  update(train_, r.sums, seconds);
+  if (!talks_) return;
+  if (progress_->due(r.index, r.steps_per_epoch)) {
+    const double left = static_cast<double>(r.total_steps - r.step) * train_.time.average();
+    progress_->update(r.index, r.steps_per_epoch,
+                      concat("Epoch: [", r.epoch, "][", r.index, '/', r.steps_per_epoch, "]\t", figures(train_, 10),
+                             "\tETA ", clock_text(left)));
+  }
+  const double n = std::max(r.sums[1], 1.0);
+  if (metrics_) {
+    std::vector<io::MetricField> fields = {{"epoch", r.epoch}, {"loss", r.sums[0] / n}, {"lr", r.lr}};
+    for (std::size_t m = 0; m < names_.size(); ++m) fields.emplace_back(names_[m], 100 * r.sums[2 + m] / n);
+    fields.insert(fields.end(), {{"samples", static_cast<std::int64_t>(r.sums[1])},
+                                 {"seconds", seconds},
+                                 {"data_wait", r.time[Phase::data_wait]},
+                                 {"compute", r.time[Phase::compute]},
+                                 {"exposed_communication", r.time[Phase::communication]},
+                                 {"other", r.time[Phase::other]},
+                                 {"hidden_communication", r.hidden_communication},
+                                 {"images_per_s", seconds > 0 ? r.sums[1] / seconds : 0.0},
+                                 {"loss_scale", 1.0},
+                                 {"skipped_steps", std::int64_t{0}}});
+    metrics_->write(r.step, "train", fields);
+  }
+  if (tensorboard_) {
+    tensorboard_->scalar("train/loss", r.sums[0] / n, r.step);
+    tensorboard_->scalar("train/lr", r.lr, r.step);
+    if (seconds > 0) tensorboard_->scalar("train/images_per_s", r.sums[1] / seconds, r.step);
+  }
+}
+
+void Reporter::sample_ids(std::int64_t step, const Tensor& ids) {
+  if (!samples_.is_open()) return;
+  samples_ << step << ':';
+  for (std::int64_t i = 0; i < ids.numel(); ++i) samples_ << ' ' << ids.data<std::int64_t>()[i];
+  samples_ << std::endl;
+}
+
+void Reporter::start_validation() {
+  reset(validation_);
+  if (talks_) progress_->restart();
+}
+
+void Reporter::validation_batch(std::int64_t index, std::int64_t batches, const std::vector<double>& sums, double seconds) {
+  update(validation_, sums, seconds);
+  if (talks_ && progress_->due(index, batches))
+    progress_->update(index, batches, concat("Test: [", index, '/', batches, "]\t", figures(validation_, 4)));
+}
+
+Reporter::Validation Reporter::end_validation(std::int64_t step, std::int64_t epoch, double seconds) {
+  Validation out;
+  out.loss = validation_.loss.average();
+  std::string text = " *";
+  std::vector<io::MetricField> fields = {{"epoch", epoch}, {"loss", out.loss}};
+  for (std::size_t m = 0; m < names_.size(); ++m) {
+    out.metrics.push_back(validation_.metrics[m].average());
+    text += concat(' ', title(names_[m]), ' ', fixed(out.metrics[m], 3));
+    fields.emplace_back(names_[m], out.metrics[m]);
+  }
+  fields.emplace_back("seconds", seconds);
+  line(text);
+  if (metrics_) metrics_->write(step, "validate", fields);
+  if (tensorboard_) {
+    tensorboard_->scalar("validate/loss", out.loss, step);
+    for (std::size_t m = 0; m < names_.size(); ++m) tensorboard_->scalar("validate/" + names_[m], out.metrics[m], step);
+  }
+  return out;
+}
+
+void Reporter::checkpoint(std::int64_t step, const std::filesystem::path& path, std::int64_t bytes, double seconds) {
+  line(concat("=> saved checkpoint '", path.string(), "' (step ", step, ", ", fixed(static_cast<double>(bytes) / 1e6, 1),
+              " MB, ", fixed(seconds, 2), " s)"));
+  if (metrics_)
+    metrics_->write(step, "checkpoint", {{"path", path.string()}, {"bytes", bytes}, {"seconds", seconds}});
+}
+
+void Reporter::summary(std::int64_t step, const PhaseClock::Split& t, double validation, double checkpoints, double wall) {
+  if (metrics_)
+    metrics_->write(step, "summary", {{"wall", wall},
+                                      {"data_wait", t[Phase::data_wait]},
+                                      {"compute", t[Phase::compute]},
+                                      {"exposed_communication", t[Phase::communication]},
+                                      {"other", t[Phase::other]},
+                                      {"validation", validation},
+                                      {"checkpoints", checkpoints}});
+}
+
+}  // namespace apex::train

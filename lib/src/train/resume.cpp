@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include "apex/train/resume.hpp"
+
+#include "apex/io/checkpoint.hpp"
+
+namespace apex::train {
+namespace fs = std::filesystem;
+namespace {
+
+/// The file that --resume leads to, by this rank's own look; empty when there is none and none is needed.
+fs::path look(const TrainOptions& o) {
+  const fs::path directory = o.checkpoint_dir;
+  if (!o.resume.empty() && o.resume != "auto") {
+    if (!fs::exists(o.resume)) fail(Kind::data, concat("--resume: no checkpoint found at '", o.resume, "'"));
+    return io::open_checkpoint(o.resume).path();
+  }
+  const auto there = io::list_checkpoints(directory);
+  if (o.resume == "auto") return there.empty() ? fs::path() : io::open_checkpoint(directory).path();
+  if (!there.empty() && !o.evaluate)
+    fail(Kind::data, concat("'", o.checkpoint_dir, "' holds checkpoints of another run, up to step ", there.back().step,
+                            "; give --resume auto to go on with it, or another --checkpoint-dir"));
+  return {};
+}
+
+}  // namespace
+
+std::optional<Resume> find_resume(const TrainOptions& options, const dist::Session& session) {
+  const auto world = session.world();
+  std::string found;
+  world.together([&] {
+    if (session.rank() == 0) found = look(options).string();
+  }, "looking for a checkpoint");
+  found = world.broadcast(found, 0, "path of the checkpoint");
+  if (found.empty()) return std::nullopt;
+  Resume out;
+  world.together([&] {
+    const io::CheckpointFile file{fs::path(found)};
+    const auto& sampler = file.attributes("sampler");
+    const std::string where = found + ": /sampler";
+    out.path = found;
+    out.position.step = file.step();
+    out.position.epoch = io::attribute<std::int64_t>(sampler, "epoch", where);
+    out.position.index = io::attribute<std::int64_t>(sampler, "index", where);
+    out.global_batch = io::attribute<std::int64_t>(sampler, "global_batch", where);
+  }, "reading the checkpoint's position");
+  return out;
+}
+
+std::int64_t batch_size_for(const TrainOptions& options, int world_size, const std::optional<Resume>& resume) {
+  if (!resume || options.evaluate) return options.batch_size;
+  const std::int64_t parts = world_size * options.accumulate;
+  if (resume->global_batch % parts != 0)
+    fail(Kind::data, concat("the checkpoint was trained with ", resume->global_batch, " samples a step, which ", world_size,
+                            " rank(s) with --accumulate ", options.accumulate,
+                            " cannot share evenly; start a number of ranks that divides it"));
+  return resume->global_batch / parts;
+}
+
+}  // namespace apex::train

@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include "apex/train/runtime.hpp"
+
+#include <omp.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+
+namespace apex::train {
+namespace {
+
+/// Processors of this process's affinity mask divided by the local ranks that have the same mask: a launcher that binds
+/// gives each rank its own, one that does not lets them share. Collective.
+int processors_of_this_rank(const dist::Session& session) {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return 1;
+  const std::string mine(reinterpret_cast<const char*>(&mask), sizeof mask);
+  const auto all = session.world().node_local().all_gather(mine, "affinity masks");
+  return std::max(1, CPU_COUNT(&mask) / static_cast<int>(std::count(all.begin(), all.end(), mine)));
+}
+
+/// Options that may differ between ranks: what a launcher tells each of them apart by.
+bool may_differ(const std::string& name) { return name == "local-rank"; }
+
+std::string as_lines(const std::vector<EffectiveOption>& configuration) {
+  std::string out;
+  for (const auto& o : configuration)
+    if (!may_differ(o.name)) out += o.name + '=' + o.value + '\n';
+  return out;
+}
+
+}  // namespace
+
+int launcher_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const char* text = std::getenv(name)) return std::atoi(text);
+  return 0;
+}
+
+int report_usage_error(const std::string& program, const std::string& message) {
+  if (launcher_rank() == 0) std::fprintf(stderr, "%s: %s; see %s --help\n", program.c_str(), message.c_str(), program.c_str());
+  return exit_code::kUsage;
+}
+
+void apply_determinism(const TrainOptions& options) {
+  if (options.deterministic) setenv("DNNL_MAX_CPU_ISA", "AVX2", 0);
+}
+
+dist::SessionOptions session_options(const TrainOptions& options) {
+  dist::SessionOptions out;
+  out.timeout_s = options.timeout;
+  out.expect_ranks = static_cast<int>(options.expect_ranks);
+  out.deterministic = options.deterministic;
+  if (options.device != "auto") out.device = parse_device(options.device)->kind;
+  return out;
+}
+
+int apply_threads(const TrainOptions& options, const dist::Session& session) {
+  int threads = static_cast<int>(options.threads);
+  if (threads == 0 && std::getenv("OMP_NUM_THREADS") != nullptr) return omp_get_max_threads();
+  if (threads == 0) threads = processors_of_this_rank(session);
+  omp_set_num_threads(threads);
+  return threads;
+}
+
+void check_same_configuration(const dist::ProcessGroup& world, const std::vector<EffectiveOption>& configuration) {
+  const auto all = world.all_gather(as_lines(configuration), "configuration");
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all[0]) continue;
+    std::istringstream first(all[0]), other(all[r]);
+    std::string a, b, differing;
+    while (std::getline(first, a) && std::getline(other, b))
+      if (a != b) differing += concat(differing.empty() ? "" : ", ", a, " on rank 0 and ", b, " on rank ", r);
+    fail(Kind::argument, concat("ranks were started with different options: ", differing));
+  }
+}
+
+std::string describe(const std::vector<EffectiveOption>& configuration) {
+  std::string out, defaults;
+  for (const auto& o : configuration) {
+    if (o.origin == "default")
+      defaults += concat(defaults.empty() ? "" : " ", o.name, '=', o.value.empty() ? "\"\"" : o.value);
+    else
+      out += concat("   ", o.name, " = ", o.value, "  (", o.origin, ")\n");
+  }
+  return out + "   defaults: " + defaults;
+}
+
+}  // namespace apex::train

@@ -1,0 +1,226 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include "apex/train/trainer.hpp"
+
+#include <chrono>
+#include <cmath>
+
+#include "apex/autograd.hpp"
+#include "apex/parallel/distributed_data_parallel.hpp"
+#include "apex/train/signals.hpp"
+
+namespace apex::train {
+namespace {
+
+constexpr std::int64_t kProfiledSteps = 10;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void add_to(Sums& total, const Sums& more) {
+  if (total.empty()) total.assign(more.size(), 0.0);
+  for (std::size_t i = 0; i < more.size(); ++i) total[i] += more[i];
+}
+
+}  // namespace
+
+Trainer::Trainer(TrainerParts parts)
+    : parts_(std::move(parts)),
+      interval_(parse_interval(parts_.options.checkpoint_every)),
+      steps_per_epoch_(parts_.train.steps_per_epoch() / parts_.options.accumulate),
+      sums_(parts_.session.world()) {
+  if (steps_per_epoch_ == 0)
+    fail(Kind::data, concat("the training set gives ", parts_.train.steps_per_epoch(), " batches of ",
+                            parts_.train.sampler().global_batch(), " samples, fewer than --accumulate ",
+                            parts_.options.accumulate, "; use a smaller --batch-size"));
+  position_.epoch = parts_.options.start_epoch;
+  position_.step = position_.epoch * steps_per_epoch_;
+}
+
+double Trainer::waited() const { return parts_.session.statistics().exposed_s; }
+
+std::int64_t Trainer::total_steps() const {
+  const std::int64_t planned = steps_per_epoch_ * parts_.options.epochs;
+  return parts_.options.max_steps > 0 ? std::min(planned, parts_.options.max_steps) : planned;
+}
+
+schedules::Position Trainer::schedule_position() const {
+  return {.step = position_.step, .steps_per_epoch = steps_per_epoch_, .epochs = std::max<std::int64_t>(parts_.options.epochs, 1)};
+}
+
+int Trainer::run() {
+  const auto start = std::chrono::steady_clock::now();
+  const std::int64_t first_step = loaded_from_.empty() ? -1 : position_.step;
+  reporter_ = std::make_unique<Reporter>(parts_.options, parts_.task.metrics(), parts_.session.rank(), first_step);
+  announce();
+  End end = End::epoch;
+  if (position_.index == steps_per_epoch_) end = finish_epoch();
+  while (end == End::epoch && position_.epoch < parts_.options.epochs) {
+    end = train_epoch();
+    if (end == End::epoch) end = finish_epoch();
+  }
+  const bool described = saved_position_ == position_;
+  if (!described && (end == End::signal || interval_.count > 0)) save(false);
+  reporter_->summary(position_.step, train_time_, validation_seconds_, checkpoint_seconds_, seconds_since(start));
+  if (end != End::signal) return exit_code::kOk;
+  reporter_->line(concat("=> signal ", StopSignals::caught(), ": checkpoint at step ", position_.step, ", exit code ",
+                         parts_.options.requeue_exit_code, "; --resume auto goes on from here"));
+  return static_cast<int>(parts_.options.requeue_exit_code);
+}
+
+void Trainer::optimizer_step(PhaseClock& clock, Sums& sums) {
+  parts_.optimizer.zero_grad(true);
+  const std::int64_t micro_steps = parts_.options.accumulate;
+  for (std::int64_t m = 0; m < micro_steps; ++m) {
+    clock.enter(Phase::data_wait);
+    const auto batch = parts_.train.next();
+    if (!batch) fail(Kind::state, concat("the loader ended at step ", position_.index, " of ", steps_per_epoch_));
+    clock.enter(Phase::compute);
+    std::optional<parallel::DistributedDataParallel::NoSync> no_sync;
+    if (m + 1 < micro_steps) no_sync.emplace(parts_.ddp.no_sync());
+    add_to(sums, parts_.task.train_step(*batch, 1.0 / static_cast<double>(micro_steps)));
+    reporter_->sample_ids(position_.step + 1, batch->ids);
+  }
+  parts_.optimizer.step();
+  clock.enter(Phase::other);
+}
+
+Trainer::End Trainer::train_epoch() {
+  const auto& options = parts_.options;
+  parts_.task.set_training(true);
+  parts_.train.start(position_.epoch, position_.index * options.accumulate);
+  reporter_->start_epoch();
+  PhaseClock clock([this] { return waited(); });
+  double hidden = parts_.session.statistics().hidden_s();
+  End end = End::epoch;
+  while (end == End::epoch && position_.index < steps_per_epoch_) {
+    if (position_.step >= total_steps()) {
+      end = End::limit;
+      break;
+    }
+    if (position_.step == options.prof) reporter_->line(concat("Profiling begun at iteration ", options.prof));
+    const double lr = schedules::apply(parts_.schedule, schedule_position(), parts_.optimizer);
+    Sums sums;
+    optimizer_step(clock, sums);
+    ++position_.step;
+    ++position_.index;
+    const auto before = sums_.push(sums, StopSignals::caught() != 0);
+    if (before && take(*before)) end = End::signal;
+    const double hidden_now = parts_.session.statistics().hidden_s();
+    unreported_ = StepReport{.step = position_.step, .epoch = position_.epoch, .index = position_.index,
+                             .steps_per_epoch = steps_per_epoch_, .total_steps = total_steps(), .lr = lr, .sums = {},
+                             .time = clock.take(), .hidden_communication = hidden_now - hidden};
+    hidden = hidden_now;
+    train_time_ += unreported_->time;
+    if (position_.step == options.prof + kProfiledSteps && options.prof >= 0) {
+      end = End::limit;
+      report_profile();
+    }
+    if (end == End::epoch && checkpoint_due_at_step()) {
+      if (settle()) end = End::signal;
+      save(false);
+      clock.take();  // counted apart
+    }
+  }
+  if (settle()) end = End::signal;
+  train_time_ += clock.take();
+  return end;
+}
+
+bool Trainer::take(const LaggedSums::Result& result) {
+  unreported_->sums = result.sums;
+  if (!std::isfinite(result.sums[0]))
+    fail(Kind::numerical, concat("the loss is ", result.sums[0] / std::max(result.sums[1], 1.0), " at step ",
+                                 unreported_->step, " (epoch ", unreported_->epoch, ", iteration ", unreported_->index,
+                                 "); lower --lr or resume from an earlier checkpoint"));
+  reporter_->step(*unreported_);
+  if (parts_.options.prof >= 0 && unreported_->step > parts_.options.prof) profiled_ += unreported_->time;
+  return result.stop;
+}
+
+bool Trainer::settle() {
+  const auto last = sums_.drain();
+  return last && take(*last);
+}
+
+void Trainer::report_profile() {
+  settle();
+  const auto mean = [&](Phase p) { return 1e3 * profiled_[p] / kProfiledSteps; };
+  reporter_->line(concat("Profiling ended at iteration ", position_.step));
+  reporter_->line(concat("mean of ", kProfiledSteps, " iterations: data wait ", mean(Phase::data_wait), " ms, compute ",
+                         mean(Phase::compute), " ms, exposed communication ", mean(Phase::communication),
+                         " ms, other ", mean(Phase::other), " ms"));
+}
+
+bool Trainer::checkpoint_due_at_step() const {
+  return !interval_.epochs && interval_.count > 0 && position_.step % interval_.count == 0 &&
+         position_.index < steps_per_epoch_;  // the end of an epoch is written after its validation
+}
+
+Trainer::End Trainer::finish_epoch() {
+  bool improved = false;
+  if (parts_.validation != nullptr) {
+    const auto result = validate();
+    if (!result) return End::signal;
+    improved = result->metrics[0] > best_;
+    best_ = std::max(best_, result->metrics[0]);
+  }
+  ++position_.epoch;
+  position_.index = 0;
+  const bool last = position_.epoch >= parts_.options.epochs;
+  const bool due = interval_.epochs ? position_.epoch % std::max<std::int64_t>(interval_.count, 1) == 0
+                                    : position_.step % std::max<std::int64_t>(interval_.count, 1) == 0;
+  if (interval_.count > 0 && (due || last || improved)) save(improved);
+  const bool stop = parts_.session.world().all_reduce(static_cast<std::int64_t>(StopSignals::caught() != 0),
+                                                      dist::ReduceOp::max, "signal at the end of an epoch") != 0;
+  return stop ? End::signal : End::epoch;
+}
+
+std::optional<Reporter::Validation> Trainer::validate() {
+  const auto start = std::chrono::steady_clock::now();
+  auto& loader = *parts_.validation;
+  parts_.task.set_training(false);
+  loader.start(0);
+  reporter_->start_validation();
+  LaggedSums sums(parts_.session.world());
+  const std::int64_t batches = loader.steps_per_epoch();
+  std::int64_t reported = 0;
+  auto last = start;
+  bool stop = false;
+  const auto report = [&](const std::optional<LaggedSums::Result>& result) {
+    if (!result) return;
+    const auto now = std::chrono::steady_clock::now();
+    reporter_->validation_batch(++reported, batches, result->sums, std::chrono::duration<double>(now - last).count());
+    last = now;
+    stop |= result->stop;
+  };
+  while (!stop) {
+    const auto batch = loader.next();
+    if (!batch) break;
+    report(sums.push(parts_.task.evaluate(*batch), StopSignals::caught() != 0));
+  }
+  report(sums.drain());
+  validation_seconds_ += seconds_since(start);
+  if (stop && reported < batches) return std::nullopt;
+  return reporter_->end_validation(position_.step, position_.epoch, seconds_since(start));
+}
+
+Reporter::Validation Trainer::evaluate() {
+  if (parts_.validation == nullptr) fail(Kind::data, "there is no validation part; give a data set that has one, or --val-split");
+  reporter_ = std::make_unique<Reporter>(parts_.options, parts_.task.metrics(), parts_.session.rank(),
+                                         std::max<std::int64_t>(position_.step, 0));
+  const auto result = validate();
+  if (!result) fail(Kind::state, concat("stopped by signal ", StopSignals::caught(), " before the validation ended"));
+  return *result;
+}
+
+void Trainer::announce() const {
+  const auto& o = parts_.options;
+  const std::int64_t global = parts_.train.sampler().global_batch() * o.accumulate;
+  reporter_->line(concat("=> ", parts_.session.size(), " rank(s), ", parts_.train.dataset().size(), " training samples, ",
+                         steps_per_epoch_, " steps an epoch of ", global, " samples, lr schedule ",
+                         parts_.schedule.name()));
+}
+
+}  // namespace apex::train
