@@ -45,8 +45,12 @@ const std::shared_ptr<Storage>& Tensor::storage() const { return impl().storage;
 bool Tensor::is_contiguous(MemoryFormat format) const { return is_dense(impl().sizes, impl().strides, format); }
 
 MemoryFormat Tensor::memory_format() const {
-  return is_contiguous(MemoryFormat::channels_last) && !is_contiguous() ? MemoryFormat::channels_last
-                                                                        : MemoryFormat::contiguous;
+  if (!is_contiguous(MemoryFormat::channels_last)) return MemoryFormat::contiguous;
+  if (!is_contiguous()) return MemoryFormat::channels_last;
+  // Both at once, as with one channel or one pixel: the strides of the dimensions of size 1 tell what was meant.
+  const bool meant = strides() == strides_for(sizes(), MemoryFormat::channels_last) &&
+                     strides() != strides_for(sizes(), MemoryFormat::contiguous);
+  return meant ? MemoryFormat::channels_last : MemoryFormat::contiguous;
 }
 
 View Tensor::view() const {

@@ -51,7 +51,8 @@ class Tensor {
   void raise_version() const { storage()->raise_version(); }
 
   bool is_contiguous(MemoryFormat format = MemoryFormat::contiguous) const;
-  /// channels_last if the strides say so and they are not row-major too; else contiguous.
+  /// channels_last if the strides say so, those of dimensions of size 1 included where both would fit (one channel, one
+  /// pixel); else contiguous.
   MemoryFormat memory_format() const;
 
   /// The current context of this tensor's device.
