@@ -11,14 +11,15 @@ namespace apex::io {
 // A pack is one HDF5 file (default format, readable by h5dump and h5py) with a group per part:
 //
 //   /            attributes: format = "apex-pack", version = 1, encoding = "encoded" | "u8", channels (1 or 3),
-//                classes (array of strings), mean, stddev (arrays of double), complete = 1 (written last)
+//                mean, stddev (arrays of double, one value a channel)
+//   /classes     strings [classes], in a dataset since an attribute holds no more than 64 KiB
 //   /train/      and, where there is one, /val/
 //     images/bytes     u8 [total]      encoding "encoded": the JPEG or PNG files one after the other
 //     images/offsets   i64 [n + 1]     sample i is bytes offsets[i] .. offsets[i+1]
 //     images/pixels    u8 [n,H,W,C]    encoding "u8", in place of bytes and offsets
 //     labels           i64 [n]
 //     crc              u32 [n]         zlib's crc32 of each sample's bytes
-//     names/bytes      u8, names/offsets i64 [n + 1]: sample keys, UTF-8
+//     names/bytes      u8 [total], names/offsets i64 [n + 1]: sample keys, UTF-8
 //
 // Every dataset is contiguous: a step reads samples by file offset with pread, not through HDF5.
 
@@ -53,7 +54,8 @@ class PackedDataset final : public Dataset {
 bool pack_has_part(const std::filesystem::path& path, const std::string& part);
 
 struct PackOptions {
-  int resize = 0;        ///< shorter side to this where it is longer, re-encoded as JPEG; 0 keeps every byte
+  int resize = 0;        ///< shorter side to this where it is longer, re-encoded as JPEG; 0 keeps every byte (what is no
+                         ///< file, such as IDX, becomes PNG)
   bool decoded = false;  ///< store pixels; pictures of different sizes need `resize` (shorter side, then the middle square)
   int quality = 90;      ///< of re-encoded JPEG
   bool check = true;     ///< decode what is copied, so that the pack holds no damaged picture
