@@ -12,6 +12,19 @@
 #include "apex/io/data/sources.hpp"
 
 namespace apex::io {
+namespace files {
+namespace {
+
+/// Makes a rename inside `directory` survive a power cut.
+void sync_directory(const std::filesystem::path& directory) {
+  const std::filesystem::path where = directory.empty() ? "." : directory;
+  const UniqueFd fd(::open(where.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() < 0) fail_system("open", where);
+  // Some file systems have no fsync for folders; they order renames by themselves.
+  if (::fsync(fd.get()) != 0 && errno != EINVAL) fail_system("sync", where);
+}
+
+}  // namespace
 
 UniqueFd::~UniqueFd() {
   if (fd_ >= 0) ::close(fd_);
@@ -76,14 +89,6 @@ void write_at(int fd, const void* from, std::size_t bytes, std::int64_t offset, 
   }
 }
 
-void sync_directory(const std::filesystem::path& directory) {
-  const std::filesystem::path where = directory.empty() ? "." : directory;
-  const UniqueFd fd(::open(where.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0) fail_system("open", where);
-  // Some file systems have no fsync for folders; they order renames by themselves.
-  if (::fsync(fd.get()) != 0 && errno != EINVAL) fail_system("sync", where);
-}
-
 TemporaryFile::TemporaryFile(const std::filesystem::path& path)
     : target_(path), temporary_(path.string() + concat(".tmp.", ::getpid())) {
   fd_ = UniqueFd(::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
@@ -100,6 +105,10 @@ void TemporaryFile::commit() {
   committed_ = true;
   sync_directory(target_.parent_path());
 }
+
+}  // namespace files
+
+using namespace files;
 
 std::vector<std::uint8_t> read_file(const std::filesystem::path& path) {
   const UniqueFd fd = open_to_read(path);

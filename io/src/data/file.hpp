@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-namespace apex::io {
+namespace apex::io::files {
 
 /// Owns a file descriptor.
 class UniqueFd {
@@ -42,9 +42,6 @@ void read_at(int fd, void* to, std::size_t bytes, std::int64_t offset, const std
 void write_all(int fd, const void* from, std::size_t bytes, const std::filesystem::path& path);
 void write_at(int fd, const void* from, std::size_t bytes, std::int64_t offset, const std::filesystem::path& path);
 
-/// Makes a rename inside `directory` survive a power cut.
-void sync_directory(const std::filesystem::path& directory);
-
 /// A file beside `path` that becomes `path` by commit() or goes away.
 class TemporaryFile {
  public:
@@ -65,4 +62,4 @@ class TemporaryFile {
   bool committed_ = false;
 };
 
-}  // namespace apex::io
+}  // namespace apex::io::files

@@ -12,6 +12,7 @@
 #include "file.hpp"
 
 namespace apex::io {
+using namespace files;
 namespace {
 
 using GzFile = UniqueHandle<gzFile, &gzclose_r>;

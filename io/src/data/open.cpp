@@ -9,6 +9,7 @@
 #include "file.hpp"
 
 namespace apex::io {
+using namespace files;
 namespace {
 
 namespace fs = std::filesystem;

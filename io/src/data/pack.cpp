@@ -12,6 +12,7 @@
 #include "hdf5.hpp"
 
 namespace apex::io {
+using namespace files;
 namespace {
 
 constexpr std::uint8_t kHdf5Signature[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};

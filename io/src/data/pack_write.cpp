@@ -20,6 +20,7 @@
 // is, is read twice, so that no pack needs its own size again on disk.
 
 namespace apex::io {
+using namespace files;
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;

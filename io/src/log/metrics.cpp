@@ -15,6 +15,7 @@
 #include "apex/io/data/sources.hpp"
 
 namespace apex::io {
+using namespace files;
 namespace {
 
 using Json = nlohmann::ordered_json;

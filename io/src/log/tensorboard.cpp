@@ -15,6 +15,7 @@
 #include "apex/core/error.hpp"
 
 namespace apex::io {
+using namespace files;
 namespace {
 
 constexpr std::array<std::uint32_t, 256> make_crc_table() {
