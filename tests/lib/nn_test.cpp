@@ -1,0 +1,319 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include "apex/nn/layers.hpp"
+#include "apex/tensor_ops.hpp"
+#include "lib/support.hpp"
+
+namespace apex {
+namespace {
+
+using namespace nn;
+using test::expect_error;
+using test::expect_values;
+using test::values;
+using test::wave;
+
+class Pair : public Module {
+ public:
+  Pair() {
+    first = std::make_shared<Linear>(3, 2);
+    bn = std::make_shared<BatchNorm2d>(2);
+    register_module("first", first);
+    register_module("bn", bn);
+    scale = register_parameter("scale", ones({1}));
+    register_buffer("seen", zeros({}, DType::i64));
+  }
+  Tensor forward(const Tensor& x) override { return mul(bn->forward(first->forward(x)), scale); }
+  std::string_view kind() const override { return "Pair"; }
+  void misuse(const std::string& name) { register_parameter(name, ones({1})); }
+
+  std::shared_ptr<Module> first;
+  std::shared_ptr<BatchNorm2d> bn;
+  Tensor scale;
+};
+
+std::vector<std::string> names(const std::vector<NamedTensor>& list) {
+  std::vector<std::string> out;
+  for (const auto& entry : list) out.push_back(entry.name);
+  return out;
+}
+
+TEST(Module, ListingsFollowRegistration) {
+  Pair m;
+  EXPECT_EQ(names(m.named_parameters()), (std::vector<std::string>{"scale", "first.weight", "first.bias", "bn.weight", "bn.bias"}));
+  EXPECT_EQ(names(m.named_buffers()), (std::vector<std::string>{"seen", "bn.running_mean", "bn.running_var", "bn.num_batches_tracked"}));
+  std::vector<std::string> state;
+  for (const auto& e : m.state_dict()) state.push_back(e.name);
+  EXPECT_EQ(state, (std::vector<std::string>{"scale", "seen", "first.weight", "first.bias", "bn.weight", "bn.bias",
+                                             "bn.running_mean", "bn.running_var", "bn.num_batches_tracked"}));
+  EXPECT_EQ(m.state_dict()[1].kind, StateKind::buffer);
+  EXPECT_EQ(m.parameters().size(), 5u);
+  EXPECT_EQ(m.buffers().size(), 4u);
+  std::vector<std::string> paths, kinds;
+  for (const auto& [path, module] : m.named_modules()) paths.push_back(path);
+  m.apply([&](Module& module) { kinds.emplace_back(module.kind()); });
+  EXPECT_EQ(paths, (std::vector<std::string>{"", "first", "bn"}));
+  EXPECT_EQ(kinds, (std::vector<std::string>{"Linear", "BatchNorm2d", "Pair"}));
+  for (const auto& p : m.parameters()) EXPECT_TRUE(requires_grad(p));
+}
+
+TEST(Module, SharedPartsAreListedOnce) {
+  const auto shared = std::make_shared<Linear>(2, 2);
+  Sequential s(shared, std::make_shared<ReLU>(), shared);
+  EXPECT_EQ(s.parameters().size(), 2u);
+  EXPECT_EQ(s.named_modules().size(), 3u);
+  EXPECT_EQ(s.size(), 3u);
+}
+
+TEST(Module, NamesAreChecked) {
+  Pair m;
+  expect_error(Kind::argument, "already used", [&] { m.misuse("first"); });
+  expect_error(Kind::argument, "already used", [&] { m.misuse("seen"); });
+  expect_error(Kind::argument, "'a.b'", [&] { m.misuse("a.b"); });
+  expect_error(Kind::argument, "''", [&] { m.misuse(""); });
+  Sequential s;
+  expect_error(Kind::argument, "null", [&] { s.push_back(nullptr); });
+  Module plain;
+  expect_error(Kind::unsupported, "Module has no forward", [&] { plain(ones({1})); });
+}
+
+TEST(Module, ReplaceChildMovesTheParentsPointer) {
+  Pair m;
+  const auto fresh = std::make_shared<Linear>(3, 2, false);
+  m.replace_child("first", fresh);
+  EXPECT_EQ(m.first, fresh);
+  EXPECT_EQ(names(m.named_parameters())[1], "first.weight");
+  EXPECT_EQ(m.parameters().size(), 4u);
+  expect_error(Kind::argument, "another class", [&] { m.replace_child("bn", fresh); });
+  expect_error(Kind::argument, "no child 'third'", [&] { m.replace_child("third", fresh); });
+  expect_error(Kind::argument, "replaced by nothing", [&] { m.replace_child("first", nullptr); });
+}
+
+TEST(Module, StateDictRoundTrip) {
+  manual_seed(1);
+  Pair a;
+  a(wave({4, 3}, 0, 1, 0, DType::f32));
+  manual_seed(2);
+  Pair b;
+  const auto identity = b.parameters();
+  const auto version = b.scale.version();
+  EXPECT_NE(values(a.first->parameters()[0]), values(b.first->parameters()[0]));
+  const auto report = b.load_state_dict(a.state_dict());
+  EXPECT_TRUE(report.missing.empty() && report.unexpected.empty());
+  const auto from = a.state_dict(), to = b.state_dict();
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    EXPECT_EQ(values(from[i].tensor), values(to[i].tensor)) << from[i].name;
+    EXPECT_NE(from[i].tensor.storage(), to[i].tensor.storage());
+  }
+  for (std::size_t i = 0; i < identity.size(); ++i) EXPECT_TRUE(identity[i].is_same(b.parameters()[i]));
+  EXPECT_GT(b.scale.version(), version);
+  EXPECT_EQ(values(b.bn->num_batches_tracked()), (std::vector<double>{1}));
+}
+
+TEST(Module, LoadStateDictConvertsAndRefuses) {
+  Pair m;
+  const auto before = values(m.scale);
+  StateDict state = m.state_dict();
+  state[0].tensor = test::vector_of({0.5}, DType::f64);
+  m.load_state_dict(state);
+  EXPECT_EQ(m.scale.dtype(), DType::f32);
+  expect_values(m.scale, {0.5}, 0);
+
+  StateDict other = m.state_dict();
+  other.erase(other.begin() + 2);
+  other.push_back({"extra", ones({1}), StateKind::parameter});
+  other[0].tensor = full({1}, 9.0);
+  expect_error(Kind::data, "missing first.weight", [&] { m.load_state_dict(other); });
+  expect_error(Kind::data, "unexpected extra", [&] { m.load_state_dict(other); });
+  expect_values(m.scale, {0.5}, 0);  // nothing was written
+  const auto report = m.load_state_dict(other, {.strict = false});
+  EXPECT_EQ(report.missing, (std::vector<std::string>{"first.weight"}));
+  EXPECT_EQ(report.unexpected, (std::vector<std::string>{"extra"}));
+  expect_values(m.scale, {9}, 0);
+  other[0].tensor = ones({2});
+  expect_error(Kind::data, "'scale' is [2], the model has [1]", [&] { m.load_state_dict(other, {.strict = false}); });
+}
+
+TEST(Module, ToKeepsIdentityAndConvertsGradients) {
+  Sequential m(std::make_shared<Conv2d>(Conv2d::Options{.in_channels = 3, .out_channels = 2, .kernel = {3, 3}}),
+               std::make_shared<BatchNorm2d>(2));
+  const auto before = m.parameters();
+  const auto weight = values(before[0]);
+  set_grad(before[0], wave({2, 3, 3, 3}, 1, 1, 0, DType::f32));
+  m.to(MemoryFormat::channels_last);
+  m.to(DType::f64);
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    EXPECT_TRUE(before[i].is_same(m.parameters()[i]));
+    EXPECT_EQ(before[i].dtype(), DType::f64);
+    EXPECT_TRUE(requires_grad(before[i]));
+  }
+  EXPECT_EQ(values(before[0]), weight);
+  EXPECT_EQ(before[0].memory_format(), MemoryFormat::channels_last);
+  EXPECT_EQ(grad(before[0]).dtype(), DType::f64);
+  EXPECT_EQ(grad(before[0]).strides(), before[0].strides());
+  EXPECT_EQ(m.buffers()[0].dtype(), DType::f64);
+  EXPECT_EQ(m.buffers()[2].dtype(), DType::i64);  // whole numbers stay
+  m.to(kCpu, DType::f32, MemoryFormat::contiguous);
+  EXPECT_TRUE(before[0].is_contiguous());
+  EXPECT_EQ(values(before[0]), weight);
+  expect_error(Kind::argument, "i64", [&] { m.to(DType::i64); });
+  if (!has_cuda) expect_error(Kind::unsupported, "cuda:0", [&] { m.to(Device{DeviceKind::cuda, 0}); });
+}
+
+TEST(Module, ZeroGradAndTrainEval) {
+  Pair m;
+  EXPECT_TRUE(m.is_training());
+  m.eval();
+  EXPECT_FALSE(m.bn->is_training());
+  m.train();
+  EXPECT_TRUE(m.bn->is_training());
+  set_grad(m.scale, full({1}, 3.0));
+  const Tensor g = grad(m.scale);
+  m.zero_grad(false);
+  EXPECT_TRUE(grad(m.scale).is_same(g));
+  expect_values(g, {0}, 0);
+  m.zero_grad();
+  EXPECT_FALSE(grad(m.scale).defined());
+  m.set_requires_grad(false);
+  EXPECT_FALSE(requires_grad(m(wave({4, 3}, 0, 1, 0, DType::f32))));
+}
+
+TEST(Layers, ConvAndLinearInitialisation) {
+  manual_seed(5);
+  Conv2d conv({.in_channels = 8, .out_channels = 16, .kernel = {3, 3}});
+  Linear linear(100, 40);
+  const auto check = [](const Tensor& t, double bound) {
+    double largest = 0, mean = 0;
+    const auto v = values(t);
+    for (const double x : v) {
+      largest = std::max(largest, std::abs(x));
+      mean += x / static_cast<double>(v.size());
+    }
+    EXPECT_LE(largest, bound);
+    EXPECT_GT(largest, 0.8 * bound);
+    EXPECT_NEAR(mean, 0, 0.2 * bound);
+  };
+  check(conv.weight(), 1 / std::sqrt(72.0));
+  check(conv.bias(), 1 / std::sqrt(72.0));
+  check(linear.weight(), 0.1);
+  manual_seed(5);
+  Conv2d again({.in_channels = 8, .out_channels = 16, .kernel = {3, 3}});
+  EXPECT_EQ(values(conv.weight()), values(again.weight()));
+  Generator own{5, 0};
+  Conv2d third({.in_channels = 8, .out_channels = 16, .kernel = {3, 3}}, own);
+  EXPECT_EQ(values(conv.weight()), values(third.weight()));
+  EXPECT_EQ(own.offset, 2u);
+  EXPECT_FALSE(Conv2d({.in_channels = 1, .out_channels = 1, .bias = false}).bias().defined());
+
+  const Tensor w = empty({64, 32, 3, 3});
+  init::kaiming_normal_fan_out(w);
+  double square = 0;
+  for (const double x : values(w)) square += x * x / static_cast<double>(w.numel());
+  EXPECT_NEAR(std::sqrt(square), std::sqrt(2.0 / (64 * 9)), 0.02 * std::sqrt(2.0 / (64 * 9)));
+  init::kaiming_uniform(w, 0.0);
+  for (const double x : values(w)) EXPECT_LE(std::abs(x), std::sqrt(6.0 / (32 * 9)) * (1 + 1e-6));
+  expect_error(Kind::argument, "no fan", [] { init::fans(empty({3})); });
+}
+
+TEST(Layers, BadOptions) {
+  const auto conv = [](Conv2d::Options o) { return [o] { Conv2d layer(o); }; };
+  expect_error(Kind::argument, "0 to 1 channels", conv({.in_channels = 0, .out_channels = 1}));
+  expect_error(Kind::argument, "2 groups do not divide 3", conv({.in_channels = 3, .out_channels = 2, .groups = 2}));
+  expect_error(Kind::argument, "stride 0", conv({.in_channels = 1, .out_channels = 1, .stride = {0, 1}}));
+  expect_error(Kind::argument, "padding -1", conv({.in_channels = 1, .out_channels = 1, .padding = {-1, 0}}));
+  expect_error(Kind::argument, "kernel of 0", conv({.in_channels = 1, .out_channels = 1, .kernel = {0, 1}}));
+  expect_error(Kind::argument, "features", [] { Linear layer(0, 3); });
+  expect_error(Kind::argument, "0 features", [] { BatchNorm2d layer(0); });
+  expect_error(Kind::argument, "eps 0", [] { BatchNorm2d layer(2, {.eps = 0}); });
+  expect_error(Kind::argument, "momentum 2", [] { BatchNorm2d layer(2, {.momentum = 2.0}); });
+  expect_error(Kind::argument, "p = -1", [] { Dropout layer(-1); });
+}
+
+/// Mean and unbiased variance of a [N, 1] tensor.
+std::pair<double, double> moments(const Tensor& x) {
+  const auto v = values(x);
+  double mean = 0, var = 0;
+  for (const double e : v) mean += e / static_cast<double>(v.size());
+  for (const double e : v) var += (e - mean) * (e - mean) / static_cast<double>(v.size() - 1);
+  return {mean, var};
+}
+
+TEST(BatchNorm, RunningStatistics) {
+  BatchNorm2d bn(1, {.momentum = 0.25});
+  bn.to(DType::f64);
+  const Tensor x = wave({7, 1}, 0, 2.0, 1.0);
+  bn.forward(x);
+  const auto [mean, var] = moments(x);
+  expect_values(bn.running_mean(), {0.25 * mean}, 1e-14);
+  expect_values(bn.running_var(), {0.75 + 0.25 * var}, 1e-14);
+  expect_values(bn.num_batches_tracked(), {1}, 0);
+  bn.eval();
+  const Tensor y = bn.forward(x);
+  expect_values(bn.num_batches_tracked(), {1}, 0);
+  expect_values(y, [&] {
+    std::vector<double> want;
+    for (const double e : values(x)) want.push_back((e - 0.25 * mean) / std::sqrt(0.75 + 0.25 * var + 1e-5));
+    return want;
+  }(), 1e-13);
+}
+
+TEST(BatchNorm, WithoutMomentumItAverages) {
+  BatchNorm2d bn(1, {.momentum = std::nullopt});
+  bn.to(DType::f64);
+  double mean = 0, var = 0;
+  for (int k = 0; k < 3; ++k) {
+    const Tensor x = wave({5, 1}, k, 1.0 + k, k);
+    bn.forward(x);
+    mean += moments(x).first / 3;
+    var += moments(x).second / 3;
+  }
+  expect_values(bn.running_mean(), {mean}, 1e-14);
+  expect_values(bn.running_var(), {var}, 1e-14);
+  bn.set_momentum(0.5);
+  EXPECT_EQ(bn.options().momentum, 0.5);
+}
+
+TEST(BatchNorm, FrozenUsesRunningStatisticsInTraining) {
+  BatchNorm2d bn(2);
+  bn.set_frozen(true);
+  bn.train();
+  const Tensor x = wave({3, 2, 2, 2}, 0, 1, 4, DType::f32);
+  const Tensor y = bn.forward(x);
+  expect_values(bn.num_batches_tracked(), {0}, 0);
+  expect_values(bn.running_mean(), {0, 0}, 0);
+  const auto in = values(x), out = values(y);
+  for (std::size_t i = 0; i < in.size(); ++i) EXPECT_NEAR(out[i], in[i] / std::sqrt(1 + 1e-5), 1e-5);
+  backward(sum(y));
+  EXPECT_TRUE(grad(bn.weight()).defined());
+}
+
+TEST(BatchNorm, WithoutTrackingOrAffine) {
+  BatchNorm2d bn(2, {.affine = false, .track_running_stats = false});
+  EXPECT_TRUE(bn.parameters().empty());
+  EXPECT_TRUE(bn.buffers().empty());
+  bn.eval();
+  const auto y = values(bn.forward(wave({4, 2}, 0, 1, 9, DType::f32)));
+  EXPECT_NEAR(y[0] + y[2] + y[4] + y[6], 0, 1e-5);  // the batch's own mean, in evaluation too
+}
+
+TEST(Layers, ForwardsReachTheirOps) {
+  const Tensor x = wave({2, 2, 4, 4}, 0, 1, 0, DType::f32);
+  EXPECT_EQ(MaxPool2d({.kernel = {2, 2}, .stride = {2, 2}}).forward(x).sizes(), (Dims{2, 2, 2, 2}));
+  EXPECT_EQ(AvgPool2d({.kernel = {4, 4}, .stride = {4, 4}}).forward(x).sizes(), (Dims{2, 2, 1, 1}));
+  EXPECT_EQ(AdaptiveAvgPool2d({1, 1}).forward(x).sizes(), (Dims{2, 2, 1, 1}));
+  EXPECT_EQ(Flatten().forward(x).sizes(), (Dims{2, 32}));
+  EXPECT_TRUE(Identity().forward(x).is_same(x));
+  expect_values(ReLU().forward(test::vector_of({-1, 2})), {0, 2}, 0);
+  Generator g{3, 0};
+  Dropout dropout(0.5, g);
+  EXPECT_FALSE(dropout.forward(x).is_same(x));
+  dropout.eval();
+  EXPECT_TRUE(dropout.forward(x).is_same(x));
+  Sequential s(std::make_shared<Conv2d>(Conv2d::Options{.in_channels = 2, .out_channels = 3, .kernel = {3, 3}, .padding = {1, 1}}),
+               std::make_shared<ReLU>(), std::make_shared<Flatten>(), std::make_shared<Linear>(48, 5));
+  EXPECT_EQ(s(x).sizes(), (Dims{2, 5}));
+  EXPECT_EQ(names(s.named_parameters()), (std::vector<std::string>{"0.weight", "0.bias", "3.weight", "3.bias"}));
+}
+
+}  // namespace
+}  // namespace apex

@@ -1,0 +1,416 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include <limits>
+
+#include "apex/multi_tensor_apply.hpp"
+#include "apex/nn/functional.hpp"
+#include "apex/optimizers/fused_sgd.hpp"
+#include "apex/tensor_ops.hpp"
+#include "lib/support.hpp"
+
+namespace apex {
+namespace {
+
+using optimizers::FusedSGD;
+using optimizers::ParamGroup;
+using optimizers::SGDOptions;
+using test::expect_error;
+using test::expect_values;
+using test::leaf;
+using test::values;
+using test::vector_of;
+
+const std::vector<double> kP = {1, -2, 0.5, 3};
+const std::vector<std::vector<double>> kGrads = {{0.1, -0.2, 0.3, -0.4}, {0.05, 0.1, -0.15, 0.2}, {-0.3, 0, 0.6, 0.01}};
+
+/// The parameter of the acceptance cases: whole, at an address off by one element, or cut in four tensors.
+struct Layout {
+  const char* name;
+  bool misaligned, split;
+};
+constexpr Layout kLayouts[] = {{"whole", false, false}, {"misaligned", true, false}, {"split", false, true}};
+
+std::vector<Tensor> parameters(const Layout& layout, DType dtype = DType::f32) {
+  if (layout.split) {
+    std::vector<Tensor> parts;
+    for (const double p : kP) parts.push_back(leaf(vector_of({p}, dtype)));
+    return parts;
+  }
+  if (!layout.misaligned) return {leaf(vector_of(kP, dtype))};
+  const Tensor t = views::narrow(empty({5}, dtype), 0, 1, 4);
+  for (int i = 0; i < 4; ++i) test::set_element(t, i, kP[static_cast<std::size_t>(i)]);
+  return {leaf(t)};
+}
+
+void set_gradients(const std::vector<Tensor>& params, const std::vector<double>& g) {
+  for (std::size_t i = 0, at = 0; i < params.size(); ++i) {
+    const auto n = static_cast<std::size_t>(params[i].numel());
+    set_grad(params[i], vector_of({g.begin() + static_cast<std::ptrdiff_t>(at), g.begin() + static_cast<std::ptrdiff_t>(at + n)},
+                                  params[i].dtype()));
+    at += n;
+  }
+}
+
+std::vector<double> joined(const std::vector<Tensor>& params) {
+  std::vector<double> all;
+  for (const auto& p : params)
+    for (const double v : values(p)) all.push_back(v);
+  return all;
+}
+
+std::vector<double> buffers(const FusedSGD& optimizer, const std::vector<Tensor>& params) {
+  std::vector<Tensor> all;
+  for (const auto& p : params) all.push_back(optimizer.state_of(p).at("momentum_buffer"));
+  return joined(all);
+}
+
+void expect_close(const std::vector<double>& got, const std::vector<double>& want, double rtol = 2e-6, double atol = 1e-7) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], rtol * std::abs(want[i]) + atol) << i;
+}
+
+/// Runs the three steps and compares the parameters after those that are given.
+void run_case(const SGDOptions& options, const std::map<int, std::vector<double>>& p_after,
+              const std::map<int, std::vector<double>>& buffer_after) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const auto& layout : kLayouts) {
+      SCOPED_TRACE(concat(layout.name, ' ', dtype));
+      const auto params = parameters(layout, dtype);
+      FusedSGD optimizer(params, options);
+      for (int t = 0; t < 3; ++t) {
+        set_gradients(params, kGrads[static_cast<std::size_t>(t)]);
+        optimizer.step();
+        if (const auto want = p_after.find(t + 1); want != p_after.end()) expect_close(joined(params), want->second);
+        if (const auto want = buffer_after.find(t + 1); want != buffer_after.end())
+          expect_close(buffers(optimizer, params), want->second);
+      }
+    }
+  }
+}
+
+TEST(FusedSGD, OPT_10_A20_MomentumAndWeightDecay) {
+  run_case({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1},
+           {{1, {0.98, -1.96, 0.465, 3.01}},
+            {2, {0.9472, -1.9144, 0.44385, 2.9689}},
+            {3, {0.93820798, -1.854216, 0.36037651, 2.901221}}},
+           {{3, {0.08991998, -0.60184, 0.834735, 0.67679}}});
+}
+
+TEST(FusedSGD, OPT_10_A21_Dampening) {
+  run_case({.lr = 0.1, .momentum = 0.9, .dampening = 0.5}, {{3, {0.98315001, -1.9553, 0.40295002, 3.0889001}}}, {{1, kGrads[0]}});
+}
+
+TEST(FusedSGD, OPT_10_A22_Nesterov) {
+  run_case({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true},
+           {{1, {0.96200001, -1.924, 0.43349999, 3.019}},
+            {2, {0.91802204, -1.874044, 0.42541349, 2.9317391}},
+            {3, {0.93115741, -1.8017929, 0.28645427, 2.8407722}}},
+           {});
+}
+
+TEST(FusedSGD, OPT_10_A23_WeightDecayAfterMomentum) {
+  run_case({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .wd_after_momentum = true},
+           {{3, {0.96403801, -1.905876, 0.37306652, 2.979341}}}, {{3, {-0.174, -0.072, 0.708, -0.134}}});
+}
+
+TEST(FusedSGD, OPT_10_A24_FirstRunIsPerParameter) {
+  for (const bool swapped : {false, true}) {
+    const Tensor a = leaf(vector_of({1})), b = leaf(vector_of({1}));
+    FusedSGD optimizer(swapped ? std::vector{b, a} : std::vector{a, b}, {.lr = 0.1, .momentum = 0.9, .dampening = 0.5});
+    set_grad(a, ones({1}));
+    optimizer.step();
+    EXPECT_TRUE(optimizer.state_of(b).empty());
+    set_grad(a, ones({1}));
+    set_grad(b, ones({1}));
+    optimizer.step();
+    expect_values(a, {0.76}, 1e-6);
+    expect_values(b, {0.9}, 1e-6);
+  }
+}
+
+TEST(FusedSGD, OPT_10_A24_ASkippedFirstCallDoesNotCount) {
+  for (const DType flag : {DType::f32, DType::i32}) {
+    const Tensor p = leaf(vector_of({1}));
+    FusedSGD optimizer({p}, {.lr = 0.1, .momentum = 0.9, .dampening = 0.5});
+    set_grad(p, vector_of({2}));
+    const auto version = p.version();
+    optimizer.step({.found_inf = full({1}, 1.0, flag)});
+    EXPECT_TRUE(optimizer.last_step_skipped());
+    EXPECT_EQ(p.version(), version);
+    expect_values(p, {1}, 0);
+    EXPECT_TRUE(optimizer.state_of(p).empty());
+    optimizer.step({.found_inf = full({1}, 0.0, flag), .inv_scale = full({1}, 0.5)});
+    EXPECT_FALSE(optimizer.last_step_skipped());
+    EXPECT_GT(p.version(), version);
+    expect_values(optimizer.state_of(p).at("momentum_buffer"), {1}, 0);  // the gradient, not half of it
+    expect_values(p, {0.9}, 1e-7);
+  }
+  FusedSGD optimizer({leaf(vector_of({1}))}, {.lr = 0.1});
+  expect_error(Kind::argument, "found_inf is f64", [&] { optimizer.step({.found_inf = ones({1}, DType::f64)}); });
+}
+
+TEST(FusedSGD, OPT_10_A24_ConstructorErrors) {
+  const auto make = [](SGDOptions o) { return [o] { FusedSGD optimizer(std::vector<Tensor>{}, o); }; };
+  expect_error(Kind::argument, "lr -1", make({}));
+  expect_error(Kind::argument, "lr -1", make({.lr = -1}));
+  expect_error(Kind::argument, "lr inf", make({.lr = std::numeric_limits<double>::infinity()}));
+  expect_error(Kind::argument, "lr nan", make({.lr = std::nan("")}));
+  expect_error(Kind::argument, "momentum -0.1", make({.lr = 1, .momentum = -0.1}));
+  expect_error(Kind::argument, "weight_decay -1", make({.lr = 1, .weight_decay = -1}));
+  expect_error(Kind::argument, "nesterov", make({.lr = 1, .momentum = 0.9, .dampening = 0.1, .nesterov = true}));
+  expect_error(Kind::argument, "nesterov", make({.lr = 1, .nesterov = true}));
+}
+
+TEST(FusedSGD, OPT_10_A24_HalfGradientsWithMasters) {
+  // The op itself: 16-bit gradients times 128, f32 masters, scale 1/128, a 16-bit copy written along.
+  for (const DType half : {DType::f16, DType::bf16}) {
+    const Tensor master = vector_of(kP), buffer = zeros({4}), copy = zeros({4}, half), flag = zeros({1}, DType::i32);
+    for (int t = 0; t < 3; ++t) {
+      std::vector<double> scaled;
+      for (const double g : kGrads[static_cast<std::size_t>(t)]) scaled.push_back(128 * g);
+      const Tensor g = cast(vector_of(scaled), half);
+      multi_tensor_apply::multi_tensor_applier(multi_tensor::sgd, flag, {{g}, {master}, {buffer}, {copy}}, 0.1, 0.9, 0.0, 0.1,
+                                               false, t == 0, false, 1.0 / 128);
+    }
+    const double tolerance = half == DType::f16 ? 5e-4 : 4e-3;
+    expect_close(values(master), {0.93820798, -1.854216, 0.36037651, 2.901221}, tolerance, tolerance);
+    EXPECT_EQ(values(copy), values(cast(master, half)));
+  }
+}
+
+TEST(FusedSGD, MomentumZeroKeepsNoState) {
+  const Tensor p = leaf(vector_of({1, 2}));
+  FusedSGD optimizer({p}, {.lr = 0.5});
+  set_grad(p, vector_of({1, -1}));
+  optimizer.step();
+  expect_values(p, {0.5, 2.5}, 0);
+  EXPECT_TRUE(optimizer.state_of(p).empty());
+}
+
+TEST(FusedSGD, MixedDTypesInOneGroup) {
+  std::vector<Tensor> params;
+  for (const DType d : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::f32})
+    params.push_back(leaf(cast(vector_of({1, -2}), d)));
+  const Tensor bf_with_f32_grad = leaf(cast(vector_of({1, -2}), DType::bf16));
+  params.push_back(bf_with_f32_grad);
+  FusedSGD optimizer(params, {.lr = 0.25, .momentum = 0.5});
+  for (int t = 0; t < 2; ++t) {
+    for (const auto& p : params) set_grad(p, cast(vector_of({1, -0.5}), p.dtype()));
+    set_grad(bf_with_f32_grad, vector_of({1, -0.5}));
+    optimizer.step();
+  }
+  for (const auto& p : params) {
+    expect_values(p, {1 - 0.25 - 0.375, -2 + 0.125 + 0.1875}, 0);
+    EXPECT_EQ(optimizer.state_of(p).at("momentum_buffer").dtype(), p.dtype());
+  }
+}
+
+TEST(FusedSGD, GradientsOfOtherStridesAreRelaidOut) {
+  const Tensor p = leaf(test::wave({2, 3, 2, 2}, 0, 1, 0, DType::f32, MemoryFormat::channels_last));
+  const Tensor g = test::wave({2, 3, 2, 2}, 1, 1, 0, DType::f32);
+  const auto before = values(p), gs = values(g);
+  FusedSGD optimizer({p}, {.lr = 0.5, .momentum = 0.9});
+  set_grad(p, g);
+  optimizer.step();
+  const auto after = values(p);
+  for (std::size_t i = 0; i < after.size(); ++i) EXPECT_NEAR(after[i], before[i] - 0.5 * gs[i], 1e-6);
+  EXPECT_EQ(optimizer.state_of(p).at("momentum_buffer").strides(), p.strides());
+}
+
+TEST(FusedSGD, GroupsHaveTheirOwnHyperParameters) {
+  const Tensor a = leaf(vector_of({1})), b = leaf(vector_of({1}));
+  FusedSGD optimizer(std::vector<ParamGroup>{{{a}, {{"weight_decay", 0.5}}}, {{b}, {{"lr", 1.0}}}}, {.lr = 0.1});
+  for (const auto& p : {a, b}) set_grad(p, ones({1}));
+  optimizer.step();
+  expect_values(a, {1 - 0.1 * 1.5}, 1e-7);
+  expect_values(b, {0}, 1e-7);
+  optimizer.set_lr(0.5);
+  EXPECT_EQ(optimizer.groups()[1].number("lr"), 0.5);
+  optimizer.set_hyper(0, "weight_decay", std::int64_t{0});
+  EXPECT_EQ(optimizer.groups()[0].number("weight_decay"), 0.0);
+  expect_error(Kind::argument, "no hyper-parameter 'beta'", [&] { optimizer.set_hyper(0, "beta", 1.0); });
+  expect_error(Kind::argument, "group 7", [&] { optimizer.set_hyper(7, "lr", 1.0); });
+  expect_error(Kind::argument, "lr -2", [&] { optimizer.set_lr(-2); });
+  EXPECT_EQ(optimizer.groups()[0].number("lr"), 0.5);
+  EXPECT_NE(to_string(optimizer).find("group 1: 1 parameters, dampening 0, lr 0.5"), std::string::npos) << to_string(optimizer);
+}
+
+TEST(FusedSGD, OPT_10_A12_GroupsAddedLater) {
+  const Tensor a = leaf(vector_of({1})), b = leaf(vector_of({1}));
+  FusedSGD optimizer({a}, {.lr = 0.5, .momentum = 0.9});
+  optimizer.add_param_group({});
+  optimizer.add_param_group({{b}, {}});
+  for (const auto& p : {a, b}) set_grad(p, ones({1}));
+  optimizer.step();
+  expect_values(b, {0.5}, 0);
+  expect_error(Kind::argument, "already held", [&] { optimizer.add_param_group({{b}, {}}); });
+  const Tensor c = leaf(vector_of({1}));
+  expect_error(Kind::argument, "parameter 1 of the new group is already held", [&] { optimizer.add_param_group({{c, c}, {}}); });
+  expect_error(Kind::argument, "not a leaf", [&] { optimizer.add_param_group({{scale(c, 2.0)}, {}}); });
+  expect_error(Kind::argument, "not floating", [&] { optimizer.add_param_group({{empty({1}, DType::i64)}, {}}); });
+  expect_error(Kind::argument, "undefined", [&] { optimizer.add_param_group({{Tensor()}, {}}); });
+  expect_error(Kind::argument, "gaps", [&] { optimizer.add_param_group({{views::as_strided(empty({8}), {4}, {2}, 0)}, {}}); });
+  expect_error(Kind::argument, "'betas'", [&] { optimizer.add_param_group({{c}, {{"betas", 1.0}}}); });
+  EXPECT_EQ(optimizer.groups().size(), 3u);
+}
+
+TEST(FusedSGD, ClosureRunsFirstWithGradients) {
+  const Tensor p = leaf(vector_of({2}));
+  FusedSGD optimizer({p}, {.lr = 0.25});
+  NoGradGuard no_grad;
+  const Tensor loss = optimizer.step([&] {
+    EXPECT_TRUE(grad_mode());
+    const Tensor l = mul(p, p);
+    backward(l);
+    return l;
+  });
+  expect_values(loss, {4}, 0);
+  expect_values(p, {1}, 0);
+  EXPECT_FALSE(optimizer.step().defined());
+}
+
+TEST(FusedSGD, ZeroGrad) {
+  const Tensor p = leaf(vector_of({2}));
+  FusedSGD keeps({p}, {.lr = 1});
+  set_grad(p, ones({1}));
+  const Tensor g = grad(p);
+  keeps.zero_grad();
+  EXPECT_TRUE(grad(p).is_same(g));
+  expect_values(g, {0}, 0);
+  keeps.zero_grad(true);
+  EXPECT_FALSE(grad(p).defined());
+  FusedSGD drops({p}, {.lr = 1, .set_grad_none = true});
+  set_grad(p, g);
+  drops.zero_grad();
+  EXPECT_FALSE(grad(p).defined());
+}
+
+TEST(FusedSGD, AStepIsNoticedByTheTape) {
+  const Tensor p = leaf(vector_of({2})), x = leaf(vector_of({3}));
+  const Tensor y = mul(p, x);
+  FusedSGD optimizer({p}, {.lr = 1});
+  set_grad(p, ones({1}));
+  optimizer.step();
+  expect_error(Kind::state, "saved by 'mul'", [&] { backward(y); });
+}
+
+TEST(FusedSGD, OPT_10_A11_ResumeIsBitIdentical) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+    const auto make = [&] { return leaf(cast(vector_of(kP), dtype)); };
+    const SGDOptions options{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1};
+    const auto step = [&](FusedSGD& o, const Tensor& p, int t) {
+      set_grad(p, cast(vector_of(kGrads[static_cast<std::size_t>(t)]), dtype));
+      o.step();
+    };
+    const Tensor p = make(), q = make();
+    FusedSGD a({p}, options), b({q}, {.lr = 7});
+    step(a, p, 0);
+    step(a, p, 1);
+    copy_(q.detach(), p);
+    b.load_state_dict(a.state_dict());
+    EXPECT_NE(a.state_of(p).at("momentum_buffer").storage(), b.state_of(q).at("momentum_buffer").storage());
+    EXPECT_EQ(b.groups()[0].number("lr"), 0.1);
+    step(a, p, 2);
+    step(b, q, 2);
+    EXPECT_EQ(values(p), values(q));
+    EXPECT_EQ(values(a.state_of(p).at("momentum_buffer")), values(b.state_of(q).at("momentum_buffer")));
+  }
+}
+
+TEST(FusedSGD, LoadRefusesWhatDoesNotFit) {
+  const Tensor p = leaf(vector_of(kP)), q = leaf(vector_of({1}));
+  FusedSGD optimizer({p}, {.lr = 0.1, .momentum = 0.9});
+  auto fresh = optimizer.state_dict();
+  EXPECT_NO_THROW(optimizer.load_state_dict(fresh));  // one that has not stepped
+  set_gradients({p}, kGrads[0]);
+  optimizer.step();
+  const auto state = optimizer.state_dict();
+  const auto refuse = [&](const char* text, const std::function<void(optimizers::OptimizerState&)>& change) {
+    auto bad = state;
+    change(bad);
+    expect_error(Kind::data, text, [&] { optimizer.load_state_dict(bad); });
+    EXPECT_EQ(values(optimizer.state_of(p).at("momentum_buffer")), values(state.state[0].at("momentum_buffer")));
+  };
+  refuse("FusedAdam", [](auto& s) { s.type = "FusedAdam"; });
+  refuse("2 parameter groups", [](auto& s) { s.groups.push_back(s.groups[0]); });
+  refuse("group 0 of the state has 2 parameters", [](auto& s) { s.groups[0].params.push_back(0); });
+  refuse("parameter 3", [](auto& s) { s.groups[0].params[0] = 3; });
+  refuse("'momentum_buffer' of parameter 0 in group 0 is [2]", [](auto& s) { s.state[0]["momentum_buffer"] = ones({2}); });
+  refuse("no state 'exp_avg'", [](auto& s) { s.state[0]["exp_avg"] = ones({4}); });
+  refuse("'beta'", [](auto& s) { s.groups[0].hyper["beta"] = 0.5; });
+  auto without = state;
+  without.groups[0].hyper.erase("nesterov");  // takes the default
+  EXPECT_NO_THROW(optimizer.load_state_dict(without));
+  FusedSGD two({p, q}, {.lr = 0.1});
+  expect_error(Kind::data, "the optimizer's 2", [&] { two.load_state_dict(state); });
+}
+
+TEST(FusedSGD, StateByKey) {
+  const Tensor p = leaf(test::wave({2, 3, 2, 2}, 0, 1, 0, DType::f32, MemoryFormat::channels_last));
+  FusedSGD optimizer({p}, {.lr = 0.1, .momentum = 0.9});
+  const Tensor buffer = test::wave({2, 3, 2, 2}, 5);  // f64, row-major
+  optimizer.set_state(p, "momentum_buffer", buffer);
+  int seen = 0;
+  optimizer.for_each_state([&](const Tensor& param, const std::string& key, const Tensor& value) {
+    ++seen;
+    EXPECT_TRUE(param.is_same(p));
+    EXPECT_EQ(key, "momentum_buffer");
+    EXPECT_EQ(value.strides(), p.strides());
+    EXPECT_EQ(value.dtype(), DType::f32);
+    expect_values(value, values(buffer), 1e-7);
+  });
+  EXPECT_EQ(seen, 1);
+  expect_error(Kind::argument, "no state 'sum'", [&] { optimizer.set_state(p, "sum", buffer); });
+  expect_error(Kind::argument, "no parameter", [&] { optimizer.set_state(buffer, "momentum_buffer", buffer); });
+  expect_error(Kind::data, "[2]", [&] { optimizer.set_state(p, "momentum_buffer", ones({2})); });
+}
+
+TEST(FusedSGD, KeepsTheParameterThroughSetData) {
+  const Tensor p = leaf(vector_of({1, 2}));
+  FusedSGD optimizer({p}, {.lr = 0.5});
+  p.set_data(cast(p.detach(), DType::f64));
+  set_grad(p, ones({2}, DType::f64));
+  optimizer.step();
+  expect_values(p, {0.5, 1.5}, 0);
+}
+
+// --- the applier and the elementary ops through it; the kernels' own tests go deeper ---
+
+TEST(MultiTensorApply, OPT_10_A29_A30_A31) {
+  const multi_tensor_apply::MultiTensorApply applier(333);
+  EXPECT_EQ(applier.chunk_size(), 333);
+  EXPECT_EQ(multi_tensor_apply::multi_tensor_applier.chunk_size(), 65536);
+  const Tensor flag = zeros({1}, DType::i32);
+  const Tensor x = full({777}, 4.0), y = empty({777}, DType::f16);
+  applier(multi_tensor::scale, flag, {{x}, {y}}, 0.25);
+  for (const double v : values(y)) EXPECT_EQ(v, 1.0);
+  EXPECT_EQ(flag.item(), 0);
+  applier(multi_tensor::axpby, flag, {{ones({5})}, {full({5}, 2.0)}, {views::narrow(x, 0, 0, 5)}}, 2.0, 3.0);
+  expect_values(views::narrow(x, 0, 0, 5), {8, 8, 8, 8, 8}, 0);
+  const auto [norm, each] = applier(multi_tensor::l2norm, flag, {{vector_of({3, 4}), vector_of({0, 12})}}, true);
+  expect_values(norm, {13}, 1e-6);
+  expect_values(each, {5, 12}, 1e-6);
+  EXPECT_EQ(flag.item(), 0);
+  applier(multi_tensor::scale, flag, {{full({3}, 1e5)}, {empty({3}, DType::f16)}}, 1.0);
+  EXPECT_EQ(flag.item(), 1);
+  fill_(flag, 0);
+  const Tensor nan = full({2}, std::nan("")), out = empty({2});
+  applier(multi_tensor::axpby, flag, {{ones({2})}, {nan}, {out}}, 1.0, 1.0, 0);
+  EXPECT_EQ(flag.item(), 0);
+  applier(multi_tensor::axpby, flag, {{ones({2})}, {nan}, {out}}, 1.0, 1.0, 1);
+  EXPECT_EQ(flag.item(), 1);
+}
+
+TEST(MultiTensorApply, ListErrorsNameTheList) {
+  const Tensor flag = zeros({1}, DType::i32), a = ones({2});
+  using multi_tensor_apply::multi_tensor_applier;
+  EXPECT_NO_THROW(multi_tensor_applier(multi_tensor::scale, flag, {{}, {}}, 1.0));
+  expect_error(Kind::argument, "1 lists", [&] { multi_tensor_applier(multi_tensor::scale, flag, {{a}}, 1.0); });
+  expect_error(Kind::argument, "list 1 has 0", [&] { multi_tensor_applier(multi_tensor::scale, flag, {{a}, {}}, 1.0); });
+  expect_error(Kind::argument, "tensor 0 of list 1", [&] { multi_tensor_applier(multi_tensor::scale, flag, {{a}, {Tensor()}}, 1.0); });
+  expect_error(Kind::argument, "chunk size 0", [] { multi_tensor_apply::MultiTensorApply zero(0); });
+  expect_error(Kind::argument, "check 2", [&] { multi_tensor_applier(multi_tensor::axpby, flag, {{a}, {a}, {a}}, 1.0, 1.0, 2); });
+}
+
+}  // namespace
+}  // namespace apex
