@@ -2,14 +2,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "tree.hpp"
 
+#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
-#include <memory>
-#include <new>
 
 namespace apex::io {
 namespace {
@@ -44,11 +43,8 @@ void check_string(std::string_view text, std::string_view where) {
 
 class Hasher {
  public:
-  Hasher() {
-    if (!state_) throw std::bad_alloc();
-    XXH64_reset(state_.get(), 0);
-  }
-  void bytes(const void* data, std::size_t size) { XXH64_update(state_.get(), data, size); }
+  Hasher() { XXH64_reset(&state_, 0); }
+  void bytes(const void* data, std::size_t size) { XXH64_update(&state_, data, size); }
   template <class T>
   void value(T v) {
     bytes(&v, sizeof v);
@@ -57,13 +53,10 @@ class Hasher {
     value(static_cast<std::uint64_t>(s.size()));
     bytes(s.data(), s.size());
   }
-  std::uint64_t result() const { return XXH64_digest(state_.get()); }
+  std::uint64_t result() const { return XXH64_digest(&state_); }
 
  private:
-  struct Free {
-    void operator()(XXH64_state_t* state) const { XXH64_freeState(state); }
-  };
-  std::unique_ptr<XXH64_state_t, Free> state_{XXH64_createState()};
+  XXH64_state_t state_;
 };
 
 void add_to(Hasher& hasher, const AttributeValue& value) {
