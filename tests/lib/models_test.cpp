@@ -62,9 +62,15 @@ TEST(Models, VersionOnePointFiveStridesInThe3x3) {
   const auto model = models::resnet50();
   for (const auto& [path, module] : model->named_modules()) {
     const auto* conv = dynamic_cast<const nn::Conv2d*>(module);
-    if (path == "layer2.0.conv1") EXPECT_EQ(conv->options().stride[0], 1);
-    if (path == "layer2.0.conv2") EXPECT_EQ(conv->options().stride[0], 2);
-    if (path == "layer2.0.downsample.0") EXPECT_EQ(conv->options().stride[0], 2);
+    if (path == "layer2.0.conv1") {
+      EXPECT_EQ(conv->options().stride[0], 1);
+    }
+    if (path == "layer2.0.conv2") {
+      EXPECT_EQ(conv->options().stride[0], 2);
+    }
+    if (path == "layer2.0.downsample.0") {
+      EXPECT_EQ(conv->options().stride[0], 2);
+    }
   }
 }
 
@@ -77,8 +83,12 @@ TEST(Models, RegistryAndOptions) {
   EXPECT_EQ(models::default_image_size("resnet50"), 224);
   const auto zero = models::resnet18({.num_classes = 3, .zero_init_residual = true});
   for (const auto& p : zero->named_parameters()) {
-    if (p.name == "layer1.0.bn2.weight") EXPECT_EQ(values(p.tensor), std::vector<double>(64, 0.0));
-    if (p.name == "layer1.0.bn1.weight") EXPECT_EQ(values(p.tensor), std::vector<double>(64, 1.0));
+    if (p.name == "layer1.0.bn2.weight") {
+      EXPECT_EQ(values(p.tensor), std::vector<double>(64, 0.0));
+    }
+    if (p.name == "layer1.0.bn1.weight") {
+      EXPECT_EQ(values(p.tensor), std::vector<double>(64, 1.0));
+    }
   }
 }
 

@@ -385,7 +385,7 @@ TEST(MultiTensorApply, OPT_10_A29_A30_A31) {
   applier(multi_tensor::scale, flag, {{x}, {y}}, 0.25);
   for (const double v : values(y)) EXPECT_EQ(v, 1.0);
   EXPECT_EQ(flag.item(), 0);
-  applier(multi_tensor::axpby, flag, {{ones({5})}, {full({5}, 2.0)}, {views::narrow(x, 0, 0, 5)}}, 2.0, 3.0);
+  applier(multi_tensor::axpby, flag, {{ones({5})}, {full({5}, 2.0)}, {views::narrow(x, 0, 0, 5)}}, 2.0, 3.0, -1);
   expect_values(views::narrow(x, 0, 0, 5), {8, 8, 8, 8, 8}, 0);
   const auto [norm, each] = applier(multi_tensor::l2norm, flag, {{vector_of({3, 4}), vector_of({0, 12})}}, true);
   expect_values(norm, {13}, 1e-6);

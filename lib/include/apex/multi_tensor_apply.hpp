@@ -22,15 +22,15 @@ using TensorLists = std::vector<std::vector<Tensor>>;
 void scale(std::int64_t chunk_size, const Tensor& flag, const TensorLists& lists, double factor);
 
 /// lists {x, y, out}: out = a x + b y. check: -1 looks at both inputs (and the result), 0 at x, 1 at y.
-void axpby(std::int64_t chunk_size, const Tensor& flag, const TensorLists& lists, double a, double b, int check = -1);
+void axpby(std::int64_t chunk_size, const Tensor& flag, const TensorLists& lists, double a, double b, int check);
 
 /// lists {x}: {norm [1], norms of the single tensors [N] or undefined}, f32 (f64 for f64).
 std::pair<Tensor, Tensor> l2norm(std::int64_t chunk_size, const Tensor& flag, const TensorLists& lists,
-                                 bool per_tensor = false);
+                                 bool per_tensor);
 
 /// lists {gradient, parameter, momentum buffer [, 16-bit copy]}. first_run: buffers start from the gradient.
 void sgd(std::int64_t chunk_size, const Tensor& flag, const TensorLists& lists, double weight_decay, double momentum,
-         double dampening, double lr, bool nesterov, bool first_run, bool wd_after_momentum, double scale = 1.0);
+         double dampening, double lr, bool nesterov, bool first_run, bool wd_after_momentum, double scale);
 
 }  // namespace multi_tensor
 
