@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "apex/core/philox.hpp"
@@ -13,8 +14,8 @@ namespace apex::io {
 enum class Draw : std::uint64_t { permutation = 0xA1, augmentation = 0xA2, pattern = 0xA3, noise = 0xA4 };
 
 /// Four words for (seed, purpose, hi, lo), hi below 2^56.
-inline Philox4x32::Counter draw(std::uint64_t seed, Draw purpose, std::uint64_t hi, std::uint64_t lo) {
-  return Philox4x32::at(seed, static_cast<std::uint64_t>(purpose) << 56 | hi, lo);
+inline std::array<std::uint32_t, 4> draw(std::uint64_t seed, Draw purpose, std::uint64_t hi, std::uint64_t lo) {
+  return std::to_array(Philox4x32::at(seed, static_cast<std::uint64_t>(purpose) << 56 | hi, lo).v);
 }
 
 /// floor(word * n / 2^32): a whole number below n.

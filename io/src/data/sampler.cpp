@@ -15,7 +15,7 @@ std::vector<std::int64_t> epoch_permutation(std::int64_t n, std::uint64_t seed, 
   std::vector<std::int64_t> order(static_cast<std::size_t>(n));
   std::iota(order.begin(), order.end(), std::int64_t{0});
   for (std::int64_t i = n - 1; i > 0; --i) {
-    const auto words = draw(seed, Draw::permutation, static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(i)).v;
+    const auto words = draw(seed, Draw::permutation, static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(i));
     const std::uint64_t random = std::uint64_t{words[0]} << 32 | words[1];
     // The high half of the product: below i + 1, with a bias under 2^-32 even for 2^32 samples.
     const auto j = static_cast<std::int64_t>((static_cast<unsigned __int128>(random) * static_cast<std::uint64_t>(i + 1)) >> 64);

@@ -12,7 +12,7 @@ constexpr int kGrid = 4;  // a class's pattern: kGrid x kGrid patches of one val
 
 /// Value of a patch, 64 .. 191, so that noise of +-64 stays inside a byte.
 int patch_value(std::uint64_t seed, std::int64_t label, int patch, int channel) {
-  const auto words = draw(seed, Draw::pattern, static_cast<std::uint64_t>(label), static_cast<std::uint64_t>(patch)).v;
+  const auto words = draw(seed, Draw::pattern, static_cast<std::uint64_t>(label), static_cast<std::uint64_t>(patch));
   return 64 + below(words[channel], 128);
 }
 }  // namespace
@@ -40,7 +40,7 @@ Image SyntheticDataset::load(std::int64_t i) const {
   std::uint8_t* noise = out.pixels.data();
   const std::size_t bytes = out.pixels.size();
   for (std::size_t at = 0; at < bytes; at += 16) {
-    const auto words = draw(seed_, Draw::noise, static_cast<std::uint64_t>(first_ + i), at / 16).v;
+    const auto words = draw(seed_, Draw::noise, static_cast<std::uint64_t>(first_ + i), at / 16);
     for (std::size_t k = 0; k < std::min<std::size_t>(16, bytes - at); ++k)
       noise[at + k] = static_cast<std::uint8_t>((words[k / 4] >> (8 * (k % 4)) & 0xff) / 2);
   }

@@ -15,7 +15,7 @@ namespace {
 constexpr int kTries = 10;
 
 /// Words of one sample: `block` 0 is for flips and shifts, 1 to 10 for the tries of a random crop.
-Philox4x32::Counter words_of(std::uint64_t seed, std::int64_t epoch, std::int64_t sample, int block) {
+std::array<std::uint32_t, 4> words_of(std::uint64_t seed, std::int64_t epoch, std::int64_t sample, int block) {
   return draw(seed, Draw::augmentation, static_cast<std::uint64_t>(epoch),
               static_cast<std::uint64_t>(sample) << 6 | static_cast<std::uint64_t>(block));
 }
@@ -99,7 +99,7 @@ CropBox draw_resized_crop(const TransformOptions& o, int width, int height, std:
   const double area = static_cast<double>(width) * height;
   const double low = std::log(o.min_ratio), high = std::log(o.max_ratio);
   for (int attempt = 1; attempt <= kTries; ++attempt) {
-    const auto words = words_of(o.seed, epoch, sample, attempt).v;
+    const auto words = words_of(o.seed, epoch, sample, attempt);
     const double target = area * (o.min_scale + unit(words[0]) * (o.max_scale - o.min_scale));
     const double ratio = std::exp(low + unit(words[1]) * (high - low));
     const int w = half_even(std::sqrt(target * ratio)), h = half_even(std::sqrt(target / ratio));
@@ -130,7 +130,7 @@ void Transform::apply(const ImageView& image, std::int64_t epoch, std::int64_t s
   const auto& o = options_;
   if (image.width < 1 || image.height < 1) fail(Kind::argument, "Transform: empty picture");
   const bool same_size = image.width == o.width && image.height == o.height;
-  const auto words = words_of(o.seed, epoch, sample, 0).v;
+  const auto words = words_of(o.seed, epoch, sample, 0);
   switch (o.crop) {
     case CropMode::random_resized:
       copy_image(resize_bilinear(crop(image, draw_resized_crop(o, image.width, image.height, epoch, sample)), o.width,
