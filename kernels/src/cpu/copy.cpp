@@ -1,0 +1,129 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include "../copy_impl.hpp"
+
+#include <cstring>
+
+#include "convert.hpp"
+#include "loop.hpp"
+
+namespace apex::kernels::cpu {
+namespace {
+
+/// Calls f with an unsigned integer as wide as `dtype`: moving bytes does not care what they mean.
+template <class F>
+void visit_width(DType dtype, F&& f) {
+  switch (size_of(dtype)) {
+    case 1: return f.template operator()<std::uint8_t>();
+    case 2: return f.template operator()<std::uint16_t>();
+    case 4: return f.template operator()<std::uint32_t>();
+    default: return f.template operator()<std::uint64_t>();
+  }
+}
+
+/// A dimension of the loop, other than the innermost, along which the source is contiguous; -1 if none.
+int transposed_dim(const Loop<2>& loop) {
+  if (loop.inner_stride(0) != 1 || loop.inner_stride(1) == 1 || loop.inner_stride(1) == 0) return -1;
+  for (int d = 0; d < loop.rank - 1; ++d)
+    if (loop.stride[1][d] == 1) return d;
+  return -1;
+}
+
+/// Row-major to channels-last and back: tiles small enough that both sides stay in cache.
+template <class T>
+void copy_transposed(T* dst, const T* src, const Loop<2>& loop, int dim) {
+  constexpr std::int64_t kTile = 32;
+  const int inner = loop.rank - 1;
+  const std::int64_t rows = loop.size[dim], cols = loop.size[inner];
+  const std::int64_t dst_stride = loop.stride[0][dim], src_stride = loop.stride[1][inner];
+  Loop<2> outer = loop;  // what is left without the two dimensions
+  outer.rank = 0;
+  outer.numel = 1;
+  for (int d = 0; d < inner; ++d) {
+    if (d == dim) continue;
+    outer.size[outer.rank] = loop.size[d];
+    outer.numel *= loop.size[d];
+    for (int k = 0; k < 2; ++k) outer.stride[k][outer.rank] = loop.stride[k][d];
+    ++outer.rank;
+  }
+  if (outer.rank == 0) outer.size[outer.rank++] = 1;
+  const std::int64_t tiles = (rows + kTile - 1) / kTile;
+  parallel_for(outer.numel * tiles, kTile * cols, [&](std::int64_t task) {
+    const std::int64_t row0 = task % tiles * kTile, row1 = std::min(row0 + kTile, rows);
+    for_each_row(outer, task / tiles, task / tiles + 1, [&](const auto& offset, std::int64_t) {
+      for (std::int64_t col0 = 0; col0 < cols; col0 += kTile)
+        for (std::int64_t r = row0; r < row1; ++r)
+          for (std::int64_t c = col0; c < std::min(col0 + kTile, cols); ++c)
+            dst[offset[0] + r * dst_stride + c] = src[offset[1] + c * src_stride + r];
+    });
+  });
+}
+
+template <class T>
+void copy_same_type(T* dst, const T* src, const Loop<2>& loop) {
+  if (const int dim = transposed_dim(loop); dim >= 0) return copy_transposed(dst, src, loop, dim);
+  const std::int64_t to = loop.inner_stride(0), from = loop.inner_stride(1);
+  parallel_rows(loop, [=](const auto& offset, std::int64_t n) {
+    T* d = dst + offset[0];
+    const T* s = src + offset[1];
+    if (to == 1 && from == 1)
+      std::memcpy(d, s, static_cast<std::size_t>(n) * sizeof(T));
+    else
+      for (std::int64_t i = 0; i < n; ++i) d[i * to] = s[i * from];
+  });
+}
+
+template <class To, class From>
+void cast(To* dst, const From* src, const Loop<2>& loop) {
+  using Through = std::conditional_t<is_half_type<From>, float, From>;
+  constexpr std::int64_t kBlock = 256;
+  const std::int64_t to = loop.inner_stride(0), from = loop.inner_stride(1);
+  parallel_rows(loop, [=](const auto& offset, std::int64_t n) {
+    To* d = dst + offset[0];
+    const From* s = src + offset[1];
+    if constexpr (is_half_type<From> || is_half_type<To>) {
+      Through block[kBlock];
+      for (std::int64_t i = 0; i < n; i += kBlock) {
+        const std::int64_t m = std::min(kBlock, n - i);
+        load_block(block, s + i * from, from, m);
+        store_block(d + i * to, to, block, m);
+      }
+    } else if (to == 1 && from == 1) {
+      for (std::int64_t i = 0; i < n; ++i) d[i] = convert<To>(s[i]);
+    } else {
+      for (std::int64_t i = 0; i < n; ++i) d[i * to] = convert<To>(s[i * from]);
+    }
+  });
+}
+
+}  // namespace
+
+void copy(const Context&, View dst, ConstView src) {
+  const auto loop = make_loop<2>(dst.sizes, {dst.strides, broadcast_strides(src.sizes, src.strides, dst.sizes)});
+  if (loop.numel == 0) return;
+  if (dst.dtype == src.dtype) {
+    if (dst.data == src.data) return;
+    return visit_width(dst.dtype, [&]<class T>() { copy_same_type(dst.as<T>(), src.as<T>(), loop); });
+  }
+  visit_any(dst.dtype, "copy", [&]<class To>() {
+    visit_any(src.dtype, "copy", [&]<class From>() { cast(dst.as<To>(), src.as<From>(), loop); });
+  });
+}
+
+void fill(const Context&, View dst, double value) {
+  const auto loop = make_loop<1>(dst.sizes, {dst.strides});
+  visit_any(dst.dtype, "fill", [&]<class T>() {
+    const T v = convert<T>(value);
+    T* out = dst.as<T>();
+    const std::int64_t stride = loop.inner_stride(0);
+    parallel_rows(loop, [=](const auto& offset, std::int64_t n) {
+      T* d = out + offset[0];
+      if (stride == 1)
+        std::fill_n(d, n, v);
+      else
+        for (std::int64_t i = 0; i < n; ++i) d[i * stride] = v;
+    });
+  });
+}
+
+}  // namespace apex::kernels::cpu

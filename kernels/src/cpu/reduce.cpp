@@ -1,0 +1,225 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include <vector>
+
+#include "../reduce_impl.hpp"
+#include "convert.hpp"
+#include "loop.hpp"
+
+// The elements that go into one output are cut into segments whose bounds depend on sizes only; segments are reduced in
+// 16 lanes (or, where outputs lie side by side, row by row) and their results combined in order, sums in f64.
+
+namespace apex::kernels::cpu {
+namespace {
+
+constexpr std::int64_t kSegment = 4096;  // terms summed in the accumulation type before f64 takes over
+constexpr std::int64_t kWidth = 256;     // outputs side by side in one task
+
+template <class C>
+struct Sum {
+  using Merged = std::conditional_t<std::is_integral_v<C>, std::int64_t, double>;
+  static C identity() { return C(0); }
+  static C take(C a, C b) { return a + b; }
+  static Merged merge(Merged a, Merged b) { return a + b; }
+};
+template <class C>
+struct Max {
+  using Merged = C;
+  static C identity() { return std::is_integral_v<C> ? std::numeric_limits<C>::lowest() : -std::numeric_limits<C>::infinity(); }
+  static C take(C a, C b) { return b > a || b != b ? b : a; }  // a held NaN stays: nothing is greater
+  static Merged merge(C a, C b) { return take(a, b); }
+};
+template <class C>
+struct Min {
+  using Merged = C;
+  static C identity() { return std::is_integral_v<C> ? std::numeric_limits<C>::max() : std::numeric_limits<C>::infinity(); }
+  static C take(C a, C b) { return b < a || b != b ? b : a; }
+  static Merged merge(C a, C b) { return take(a, b); }
+};
+
+/// Kept and reduced dimensions as two loops over x; the kept one carries the output's offsets too.
+struct Split {
+  Loop<2> kept;     // operand 0: out, operand 1: x
+  Loop<1> reduced;  // operand 0: x
+};
+
+Split split_dims(const View& out, const ConstView& x) {
+  Dims kept_sizes, kept_out, kept_x, reduced_sizes, reduced_x;
+  for (int d = 0; d < x.rank(); ++d) {
+    if (out.sizes[d] == x.sizes[d]) {
+      kept_sizes.push_back(x.sizes[d]);
+      kept_out.push_back(out.strides[d]);
+      kept_x.push_back(x.strides[d]);
+    } else {
+      reduced_sizes.push_back(x.sizes[d]);
+      reduced_x.push_back(x.strides[d]);
+    }
+  }
+  return {make_loop<2>(kept_sizes, {kept_out, kept_x}), make_loop<1>(reduced_sizes, {reduced_x})};
+}
+
+/// Reduces n strided elements in 16 lanes.
+template <class R, class C, class T>
+C reduce_row(const T* x, std::int64_t stride, std::int64_t n) {
+  C lane[simd::kLanes];
+  for (auto& l : lane) l = R::identity();
+  C block[kWidth];
+  for (std::int64_t i = 0; i < n; i += kWidth) {
+    const std::int64_t m = std::min(kWidth, n - i);
+    load_block(block, x + i * stride, stride, m);
+    std::int64_t j = 0;
+    for (; j + simd::kLanes <= m; j += simd::kLanes)
+      for (int l = 0; l < simd::kLanes; ++l) lane[l] = R::take(lane[l], block[j + l]);
+    for (int l = 0; j + l < m; ++l) lane[l] = R::take(lane[l], block[j + l]);
+  }
+  for (int width = simd::kLanes / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) lane[l] = R::take(lane[l], lane[l + width]);
+  return lane[0];
+}
+
+template <class R, class C, class T>
+typename R::Merged reduce_range(const T* x, const Loop<1>& loop, std::int64_t begin, std::int64_t end) {
+  typename R::Merged total = R::identity();
+  for_each_row(loop, begin, end, [&](const auto& offset, std::int64_t n) {
+    const T* row = x + offset[0];
+    const std::int64_t stride = loop.inner_stride(0);
+    for (std::int64_t i = 0; i < n; i += kSegment)
+      total = R::merge(total, reduce_row<R, C>(row + i * stride, stride, std::min(kSegment, n - i)));
+  });
+  return total;
+}
+
+/// Each output's terms lie along memory: one output (or one segment of it) per task.
+template <class R, class C, class T, class Store>
+void reduce_along(const Context& ctx, const T* x, const Split& s, Store&& store) {
+  using M = typename R::Merged;
+  const std::int64_t outputs = s.kept.numel, terms = s.reduced.numel;
+  // Few outputs of many terms: cut each into parts, on row bounds where rows are short.
+  const std::int64_t row = s.reduced.inner_size();
+  const std::int64_t unit = row >= kSegment ? kSegment : row * ((kSegment + row - 1) / row);
+  const std::int64_t part = std::max(unit, (terms / 256 + unit - 1) / unit * unit);
+  const std::int64_t parts = outputs >= 64 ? 1 : (terms + part - 1) / part;
+  const auto at = [&](std::int64_t output, auto&& use) {
+    for_each_row(s.kept, output, output + 1, [&](const auto& offset, std::int64_t) { use(offset[0], offset[1]); });
+  };
+  if (parts == 1) {
+    parallel_for(outputs, terms, [&](std::int64_t output) {
+      at(output, [&](std::int64_t to, std::int64_t from) { store(to, reduce_range<R, C>(x + from, s.reduced, 0, terms)); });
+    });
+    return;
+  }
+  const Workspace scratch = ctx.workspace(static_cast<std::size_t>(outputs * parts) * sizeof(M));
+  M* partial = scratch.as<M>();
+  parallel_for(outputs * parts, part, [&](std::int64_t task) {
+    const std::int64_t begin = task % parts * part, end = std::min(begin + part, terms);
+    at(task / parts, [&](std::int64_t, std::int64_t from) {
+      partial[task] = reduce_range<R, C>(x + from, s.reduced, begin, end);
+    });
+  });
+  for (std::int64_t output = 0; output < outputs; ++output) {
+    M total = partial[output * parts];
+    for (std::int64_t p = 1; p < parts; ++p) total = R::merge(total, partial[output * parts + p]);
+    at(output, [&](std::int64_t to, std::int64_t) { store(to, total); });
+  }
+}
+
+/// Neighbouring outputs are neighbours in x: rows of x are added onto a row of outputs.
+template <class R, class C, class T, class Store>
+void reduce_across(const Context& ctx, const T* x, const Split& s, Store&& store) {
+  using M = typename R::Merged;
+  const std::int64_t inner = s.kept.inner_size(), outer = s.kept.numel / inner, terms = s.reduced.numel;
+  const std::int64_t stride_out = s.kept.inner_stride(0), stride_x = s.kept.inner_stride(1);
+  const std::int64_t tiles = (inner + kWidth - 1) / kWidth;
+  const std::int64_t part = std::max<std::int64_t>(64, 65536 / std::min(inner, kWidth));
+  const std::int64_t parts = (terms + part - 1) / part;
+  const Workspace scratch = ctx.workspace(static_cast<std::size_t>(s.kept.numel * parts) * sizeof(M));
+  M* partial = scratch.as<M>();
+  parallel_for(outer * tiles * parts, part * std::min(inner, kWidth), [&](std::int64_t task) {
+    const std::int64_t p = task % parts, tile = task / parts % tiles, o = task / parts / tiles;
+    const std::int64_t first = tile * kWidth, width = std::min(kWidth, inner - first);
+    C acc[kWidth], block[kWidth];
+    M merged[kWidth];
+    std::fill_n(merged, width, M(R::identity()));
+    std::fill_n(acc, width, R::identity());
+    std::int64_t held = 0;
+    const auto flush = [&] {
+      for (std::int64_t i = 0; i < width; ++i) merged[i] = R::merge(merged[i], acc[i]);
+      std::fill_n(acc, width, R::identity());
+      held = 0;
+    };
+    for_each_row(s.kept, o * inner + first, o * inner + first + 1, [&](const auto& base, std::int64_t) {
+      for_each_row(s.reduced, p * part, std::min(p * part + part, terms), [&](const auto& offset, std::int64_t n) {
+        for (std::int64_t r = 0; r < n; ++r) {
+          load_block(block, x + base[1] + offset[0] + r * s.reduced.inner_stride(0), stride_x, width);
+#pragma omp simd
+          for (std::int64_t i = 0; i < width; ++i) acc[i] = R::take(acc[i], block[i]);
+          if (++held == 512) flush();
+        }
+      });
+    });
+    flush();
+    std::copy_n(merged, width, partial + p * s.kept.numel + o * inner + first);
+  });
+  parallel_ranges(s.kept.numel, parts, [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t output = begin;
+    for_each_row(s.kept, begin, end, [&](const auto& offset, std::int64_t n) {
+      for (std::int64_t i = 0; i < n; ++i, ++output) {
+        M total = partial[output];
+        for (std::int64_t p = 1; p < parts; ++p) total = R::merge(total, partial[p * s.kept.numel + output]);
+        store(offset[0] + i * stride_out, total);
+      }
+    });
+  });
+}
+
+template <class R, class C, class T, class Store>
+void reduce_any(const Context& ctx, const T* x, const Split& s, Store&& store) {
+  const bool across = s.kept.inner_size() > 1 && s.reduced.numel > 1 &&
+                      s.kept.inner_stride(1) < s.reduced.inner_stride(0);
+  if (s.reduced.numel == 0) {
+    for_each_row(s.kept, 0, s.kept.numel, [&](const auto& offset, std::int64_t n) {
+      for (std::int64_t i = 0; i < n; ++i)
+        store(offset[0] + i * s.kept.inner_stride(0), typename R::Merged(R::identity()));
+    });
+  } else if (across) {
+    reduce_across<R, C>(ctx, x, s, store);
+  } else {
+    reduce_along<R, C>(ctx, x, s, store);
+  }
+}
+
+/// Writes one result; the output's type is looked up per result, which is rare beside the terms that went into it.
+struct Store {
+  View out;
+  double divisor = 1.0;
+  void operator()(std::int64_t at, double value) const {
+    visit_floating(out.dtype, "reduce", [&]<class T>() { out.as<T>()[at] = convert<T>(value / divisor); });
+  }
+  void operator()(std::int64_t at, std::int64_t value) const {
+    visit_any(out.dtype, "reduce", [&]<class T>() { out.as<T>()[at] = convert<T>(value); });
+  }
+};
+
+template <class T>
+void reduce_typed(const Context& ctx, const View& out, const T* x, const Split& s, ReduceOp op) {
+  using C = std::conditional_t<is_floating_type<T>, accum_t<T>, std::int64_t>;
+  switch (op) {
+    case ReduceOp::sum: return reduce_any<Sum<C>, C>(ctx, x, s, Store{out});
+    case ReduceOp::mean:
+      if constexpr (is_floating_type<T>)
+        reduce_any<Sum<C>, C>(ctx, x, s, Store{out, static_cast<double>(s.reduced.numel)});
+      return;
+    case ReduceOp::max: return reduce_any<Max<C>, C>(ctx, x, s, Store{out});
+    case ReduceOp::min: return reduce_any<Min<C>, C>(ctx, x, s, Store{out});
+  }
+}
+
+}  // namespace
+
+void reduce(const Context& ctx, View out, ConstView x, ReduceOp op) {
+  if (out.numel() == 0) return;
+  const Split s = split_dims(out, x);
+  visit_any(x.dtype, name_of(op), [&]<class T>() { reduce_typed(ctx, out, x.as<T>(), s, op); });
+}
+
+}  // namespace apex::kernels::cpu

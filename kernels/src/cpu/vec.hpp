@@ -1,0 +1,74 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <cstring>
+
+#include "convert.hpp"
+
+namespace apex::kernels::cpu {
+
+/// A group of elements in registers. Local arrays updated in loops tend to end up on the stack; these do not.
+/// Operators and `condition ? a : b` work element by element.
+template <class A>
+struct VectorOps {
+  typedef A Value __attribute__((vector_size(32)));
+  static constexpr std::int64_t width = 32 / static_cast<std::int64_t>(sizeof(A));
+
+  template <class T>
+  static Value load(const T* from) {
+    Value v;
+    if constexpr (std::is_same_v<T, A>) {
+      std::memcpy(&v, from, sizeof v);
+    } else {
+      A wide[width];
+      load_block(wide, from, 1, width);
+      std::memcpy(&v, wide, sizeof v);
+    }
+    return v;
+  }
+  template <class T>
+  static void store(T* to, Value v) {
+    if constexpr (std::is_same_v<T, A>) {
+      std::memcpy(to, &v, sizeof v);
+    } else {
+      A wide[width];
+      std::memcpy(wide, &v, sizeof v);
+      store_block(to, 1, wide, width);
+    }
+  }
+  static Value spread(A a) { return a - Value{}; }
+  /// The lanes in a fixed tree.
+  static A total(Value v) {
+    A lane[width];
+    std::memcpy(lane, &v, sizeof v);
+    for (std::int64_t half = width / 2; half > 0; half /= 2)
+      for (std::int64_t l = 0; l < half; ++l) lane[l] += lane[l + half];
+    return lane[0];
+  }
+};
+
+/// The same for one element: what is left at the end of a row.
+template <class A>
+struct ScalarOps {
+  using Value = A;
+  static constexpr std::int64_t width = 1;
+
+  template <class T>
+  static Value load(const T* from) { return convert<A>(*from); }
+  template <class T>
+  static void store(T* to, Value v) { *to = convert<T>(v); }
+  static Value spread(A a) { return a; }
+  static A total(Value v) { return v; }
+};
+
+/// Calls f.operator()<Ops>(at) for positions that cover [begin, end): vectors, then single elements.
+template <class A, class F>
+void for_each_vector(std::int64_t begin, std::int64_t end, F&& f) {
+  using V = VectorOps<A>;
+  std::int64_t at = begin;
+  for (; at + V::width <= end; at += V::width) f.template operator()<V>(at);
+  for (; at < end; ++at) f.template operator()<ScalarOps<A>>(at);
+}
+
+}  // namespace apex::kernels::cpu

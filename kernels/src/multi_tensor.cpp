@@ -1,0 +1,206 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include "apex/kernels/multi_tensor.hpp"
+
+#include "checks.hpp"
+#include "multi_tensor_impl.hpp"
+
+namespace apex::kernels {
+namespace {
+
+std::string place(const char* op, const char* list, std::size_t i) { return concat(op, ": ", list, '[', i, ']'); }
+
+/// Every tensor given, floating, dense, of the list's one dtype and on the device.
+template <class V>
+void check_list(const char* op, const Context& ctx, const char* name, std::span<const V> list) {
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const ConstView v(list[i]);
+    if (!v.defined()) fail(Kind::argument, place(op, name, i) + " is not given");
+    if (v.device != ctx.device)
+      fail(Kind::argument, concat(place(op, name, i), " is on ", v.device, ", the operation runs on ", ctx.device));
+    if (!is_floating(v.dtype))
+      fail(Kind::unsupported, concat(place(op, name, i), " is ", v.dtype, "; only floating types are supported"));
+    if (!is_non_overlapping_and_dense(v.sizes, v.strides))
+      fail(Kind::argument, concat(place(op, name, i), " of sizes ", v.sizes, " and strides ", v.strides, " is not dense"));
+  }
+}
+
+template <class V>
+void check_one_dtype(const char* op, const char* name, std::span<const V> list) {
+  for (std::size_t i = 1; i < list.size(); ++i)
+    if (list[i].dtype != list[0].dtype)
+      fail(Kind::argument, concat(place(op, name, i), " is ", list[i].dtype, ", ", name, "[0] is ", list[0].dtype));
+}
+
+/// As many tensors as `model`, with equal element counts in equal order.
+template <class V, class M>
+void check_matches(const char* op, const char* name, std::span<const V> list, const char* model_name,
+                   std::span<const M> model) {
+  if (list.size() != model.size())
+    fail(Kind::argument, concat(op, ": ", list.size(), " ", name, " and ", model.size(), " ", model_name));
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const ConstView v(list[i]), m(model[i]);
+    if (v.numel() != m.numel())
+      fail(Kind::argument, concat(place(op, name, i), " has sizes ", v.sizes, ", ", model_name, '[', i, "] has ", m.sizes));
+    const bool both_rows = v.is_contiguous() && m.is_contiguous();
+    if (!both_rows && (v.sizes != m.sizes || !same_strides(v, m)))
+      fail(Kind::argument, concat(place(op, name, i), " has strides ", v.strides, ", ", model_name, '[', i, "] has ", m.strides));
+  }
+}
+
+template <class V>
+void check_whole_list(const char* op, const Context& ctx, const char* name, std::span<const V> list) {
+  check_list(op, ctx, name, list);
+  check_one_dtype(op, name, list);
+}
+
+void check_flag(const char* op, const Context& ctx, const ConstView& flag) {
+  check_optional(op, ctx, "flag", flag);
+  if (!flag.defined()) return;
+  check_dtype(op, "flag", flag, DType::i32);
+  if (flag.numel() != 1) fail(Kind::argument, concat(op, ": flag has sizes ", flag.sizes, ", wanted one element"));
+}
+
+void check_scalar(const char* op, const Context& ctx, const char* name, const ConstView& v) {
+  check_optional(op, ctx, name, v);
+  if (!v.defined()) return;
+  check_dtype(op, name, v, DType::f32);
+  if (v.numel() != 1) fail(Kind::argument, concat(op, ": ", name, " has sizes ", v.sizes, ", wanted one element"));
+}
+
+void check_chunk(const char* op, std::int64_t chunk_size) {
+  if (chunk_size < 1) fail(Kind::argument, concat(op, ": chunk_size is ", chunk_size, ", wanted at least 1"));
+}
+
+/// f64 goes with f64 only.
+template <class V, class M>
+void check_precision(const char* op, const char* name, std::span<const V> list, std::span<const M> model) {
+  if (!list.empty() && (list[0].dtype == DType::f64) != (model[0].dtype == DType::f64))
+    fail(Kind::argument, concat(op, ": ", name, " are ", list[0].dtype, " beside ", model[0].dtype, "; f64 goes with f64 only"));
+}
+
+}  // namespace
+
+void multi_tensor_scale(const Context& ctx, View flag, std::span<const View> out, std::span<const ConstView> in,
+                        double scale, std::int64_t chunk_size) {
+  constexpr const char* op = "multi_tensor_scale";
+  check_flag(op, ctx, flag);
+  check_chunk(op, chunk_size);
+  check_whole_list(op, ctx, "in", in);
+  check_whole_list(op, ctx, "out", out);
+  check_matches(op, "out", out, "in", in);
+  switch (ctx.device.kind) {
+    case DeviceKind::cpu: return cpu::multi_tensor_scale(ctx, flag, out, in, scale, chunk_size);
+    case DeviceKind::cuda:
+      if constexpr (has_cuda) return cuda::multi_tensor_scale(ctx, flag, out, in, scale, chunk_size);
+  }
+  throw_not_built(op, ctx.device);
+}
+
+void multi_tensor_axpby(const Context& ctx, View flag, std::span<const View> out, std::span<const ConstView> x,
+                        std::span<const ConstView> y, double a, double b, CheckArgs check, std::int64_t chunk_size) {
+  constexpr const char* op = "multi_tensor_axpby";
+  check_flag(op, ctx, flag);
+  check_chunk(op, chunk_size);
+  check_whole_list(op, ctx, "x", x);
+  check_whole_list(op, ctx, "y", y);
+  check_whole_list(op, ctx, "out", out);
+  check_matches(op, "y", y, "x", x);
+  check_matches(op, "out", out, "x", x);
+  switch (ctx.device.kind) {
+    case DeviceKind::cpu: return cpu::multi_tensor_axpby(ctx, flag, out, x, y, a, b, check, chunk_size);
+    case DeviceKind::cuda:
+      if constexpr (has_cuda) return cuda::multi_tensor_axpby(ctx, flag, out, x, y, a, b, check, chunk_size);
+  }
+  throw_not_built(op, ctx.device);
+}
+
+void multi_tensor_l2norm(const Context& ctx, View flag, View norm, View per_tensor, std::span<const ConstView> x,
+                         std::int64_t chunk_size) {
+  constexpr const char* op = "multi_tensor_l2norm";
+  check_flag(op, ctx, flag);
+  check_chunk(op, chunk_size);
+  check_whole_list(op, ctx, "x", x);
+  check_given(op, ctx, "norm", norm);
+  check_dtype(op, "norm", norm, x.empty() ? norm.dtype : accum_dtype(x[0].dtype));
+  check_wide_floating(op, "norm", norm);
+  if (norm.numel() != 1) fail(Kind::argument, concat(op, ": norm has sizes ", norm.sizes, ", wanted one element"));
+  check_optional(op, ctx, "per_tensor", per_tensor);
+  if (per_tensor.defined()) {
+    check_dtype(op, "per_tensor", per_tensor, norm.dtype);
+    check_vector(op, "per_tensor", per_tensor, static_cast<std::int64_t>(x.size()));
+  }
+  switch (ctx.device.kind) {
+    case DeviceKind::cpu: return cpu::multi_tensor_l2norm(ctx, flag, norm, per_tensor, x, chunk_size);
+    case DeviceKind::cuda:
+      if constexpr (has_cuda) return cuda::multi_tensor_l2norm(ctx, flag, norm, per_tensor, x, chunk_size);
+  }
+  throw_not_built(op, ctx.device);
+}
+
+void multi_tensor_sgd(const Context& ctx, View flag, std::span<const View> params, std::span<const View> momenta,
+                      std::span<const View> copies, std::span<const ConstView> grads,
+                      std::span<const std::uint8_t> first_run, const SgdOptions& options) {
+  constexpr const char* op = "multi_tensor_sgd";
+  check_flag(op, ctx, flag);
+  check_chunk(op, options.chunk_size);
+  check_scalar(op, ctx, "inv_scale", options.inv_scale);
+  check_scalar(op, ctx, "found_inf", options.found_inf);
+  check_whole_list(op, ctx, "params", params);
+  check_whole_list(op, ctx, "grads", grads);
+  check_matches(op, "grads", grads, "params", params);
+  check_precision(op, "grads", grads, params);
+  if (options.momentum != 0) {
+    check_whole_list(op, ctx, "momenta", momenta);
+    check_matches(op, "momenta", momenta, "params", params);
+    if (!momenta.empty()) check_dtype(op, "momenta", momenta[0], {params[0].dtype, accum_dtype(params[0].dtype)});
+    if (first_run.size() != params.size())
+      fail(Kind::argument, concat(op, ": ", first_run.size(), " first_run flags and ", params.size(), " params"));
+  }
+  if (!copies.empty()) {
+    check_whole_list(op, ctx, "copies", copies);
+    check_matches(op, "copies", copies, "params", params);
+    check_dtype(op, "copies", copies[0], {DType::f16, DType::bf16});
+  }
+  switch (ctx.device.kind) {
+    case DeviceKind::cpu: return cpu::multi_tensor_sgd(ctx, flag, params, momenta, copies, grads, first_run, options);
+    case DeviceKind::cuda:
+      if constexpr (has_cuda)
+        return cuda::multi_tensor_sgd(ctx, flag, params, momenta, copies, grads, first_run, options);
+  }
+  throw_not_built(op, ctx.device);
+}
+
+namespace {
+template <class V>
+void check_flat(const char* op, const Context& ctx, const ConstView& flat, std::span<const V> tensors) {
+  check_list(op, ctx, "tensors", tensors);
+  std::int64_t total = 0;
+  for (const auto& t : tensors) total += t.numel();
+  check_given(op, ctx, "flat", flat);
+  check_floating(op, "flat", flat);
+  check_vector(op, "flat", flat, total);
+}
+}  // namespace
+
+void flatten(const Context& ctx, View flat, std::span<const ConstView> tensors, double scale) {
+  check_flat("flatten", ctx, flat, tensors);
+  switch (ctx.device.kind) {
+    case DeviceKind::cpu: return cpu::flatten(ctx, flat, tensors, scale);
+    case DeviceKind::cuda:
+      if constexpr (has_cuda) return cuda::flatten(ctx, flat, tensors, scale);
+  }
+  throw_not_built("flatten", ctx.device);
+}
+
+void unflatten(const Context& ctx, std::span<const View> tensors, ConstView flat, double scale) {
+  check_flat("unflatten", ctx, flat, tensors);
+  switch (ctx.device.kind) {
+    case DeviceKind::cpu: return cpu::unflatten(ctx, tensors, flat, scale);
+    case DeviceKind::cuda:
+      if constexpr (has_cuda) return cuda::unflatten(ctx, tensors, flat, scale);
+  }
+  throw_not_built("unflatten", ctx.device);
+}
+
+}  // namespace apex::kernels
