@@ -77,8 +77,8 @@ struct DatasetOptions {
   double val_split = 0;          ///< part of each class set aside for validation, for sources without such a part
   std::uint64_t seed = 0;        ///< of val_split and of synthetic data
   bool require_validation = true;
-  std::filesystem::path class_names_file;  ///< IDX: a name per line; empty: "0", "1", ...
-  SyntheticOptions synthetic;
+  std::filesystem::path class_names_file = {};  ///< IDX: a name per line; empty: "0", "1", ...
+  SyntheticOptions synthetic = {};
 };
 
 /// Opens what lies at `path`:

@@ -63,7 +63,7 @@ struct PackOptions {
   bool overwrite = false;
   int workers = -1;      ///< threads that decode and encode; -1: default_workers()
   /// Called now and then, from the calling thread, with samples done and in all.
-  std::function<void(std::int64_t, std::int64_t)> progress;
+  std::function<void(std::int64_t, std::int64_t)> progress = {};
 };
 
 struct PackResult {

@@ -26,7 +26,7 @@ struct ProgressOptions {
   std::chrono::milliseconds every{std::chrono::seconds(10)};       ///< lines: at most one in this time
   std::chrono::milliseconds refresh{std::chrono::milliseconds(100)};  ///< bar
   int fd = 1;                                                      ///< where to write
-  std::function<std::chrono::steady_clock::time_point()> now;      ///< the clock; empty: steady_clock
+  std::function<std::chrono::steady_clock::time_point()> now = {};      ///< the clock; empty: steady_clock
 };
 
 /// Shows how far a run is. Text in, nothing but bytes out: what is shown is the caller's. A closed output is no error.
