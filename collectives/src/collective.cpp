@@ -51,13 +51,13 @@ void add_ordered_all_reduce(Operation& op, MPI_Datatype type, const Channel& cha
     plan->own_starts.push_back(r * own);
   }
   const MPI_Comm comm = channel.comm;
-  op.phases.push_back([=](Operation::Requests& requests) {
+  op.communicate([=](Operation::Requests& requests) {
     plan->parts.resize(static_cast<std::size_t>(own) * static_cast<std::size_t>(size) * size_of(piece.dtype));
     APEX_CHECK_MPI(MPI_Ialltoallv(piece.data, plan->counts.data(), plan->starts.data(), type, plan->parts.data(),
                                   plan->own_counts.data(), plan->own_starts.data(), type, comm, &requests.emplace_back()));
   });
   const int rank = channel.rank;
-  op.phases.push_back([=](Operation::Requests& requests) {
+  op.communicate([=](Operation::Requests& requests) {
     void* mine = at(piece.data, piece.dtype, plan->starts[static_cast<std::size_t>(rank)]);
     reduce_in_order(piece.dtype, reduce, mine, plan->parts.data(), own, size);
     APEX_CHECK_MPI(MPI_Iallgatherv(MPI_IN_PLACE, 0, type, piece.data, plan->counts.data(), plan->starts.data(), type,
@@ -92,20 +92,9 @@ Fingerprint fingerprint(const Description& d) {
   return f;
 }
 
-void compare_across_ranks(const Channel& channel, const Description& description) {
-  const Fingerprint mine = fingerprint(description);
-  std::vector<Fingerprint> all(static_cast<std::size_t>(channel.size));
-  const Deadline limit(concat("comparing collectives before ", to_string(description)));
-  MPI_Request request;
-  APEX_CHECK_MPI(MPI_Iallgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, channel.debug_comm, &request));
-  Backoff backoff;
-  for (int complete = 0;;) {
-    APEX_CHECK_MPI(MPI_Test(&request, &complete, MPI_STATUS_IGNORE));
-    if (complete) break;
-    backoff.pause();
-  }
+void throw_on_difference(const std::vector<Fingerprint>& all, const std::string& channel) {
   if (std::all_of(all.begin(), all.end(), [&](const auto& f) { return f.matches(all[0]); })) return;
-  std::string text = concat("the ranks of ", channel.label, " disagree on their next collective:");
+  std::string text = concat("the ranks of ", channel, " disagree on their next collective:");
   std::vector<bool> told(all.size());
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (told[r]) continue;
@@ -120,6 +109,18 @@ void compare_across_ranks(const Channel& channel, const Description& description
   fail(Kind::communication, text);
 }
 
+/// Puts a comparison of fingerprints before everything else the operation does.
+void add_comparison(Operation& op, const Channel& channel) {
+  if (channel.debug_comm == MPI_COMM_NULL || channel.size == 1) return;
+  const auto all = std::make_shared<std::vector<Fingerprint>>(static_cast<std::size_t>(channel.size));
+  op.communicate([=, &op, &channel](Operation::Requests& requests) {
+    (*all)[static_cast<std::size_t>(channel.rank)] = fingerprint(op.description);
+    APEX_CHECK_MPI(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, all->data(), sizeof(Fingerprint), MPI_BYTE,
+                                  channel.debug_comm, &requests.emplace_back()));
+  });
+  op.compute([=, &channel] { throw_on_difference(*all, channel.label); });
+}
+
 }  // namespace
 
 void add_all_reduce(Operation& op, Runtime& rt, const Channel& channel, Block block, ReduceOp reduce) {
@@ -129,21 +130,20 @@ void add_all_reduce(Operation& op, Runtime& rt, const Channel& channel, Block bl
   for_pieces(block.count, rt.options.max_count, [&](std::int64_t begin, std::int64_t count) {
     const Block piece{at(block.data, block.dtype, begin), block.dtype, count};
     if (wants_order(rt, block.dtype, reduce)) return add_ordered_all_reduce(op, type, channel, piece, reduce);
-    op.phases.push_back([=, comm = channel.comm](Operation::Requests& requests) {
+    op.communicate([=, comm = channel.comm](Operation::Requests& requests) {
       APEX_CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, piece.data, static_cast<int>(piece.count), type, mpi_op, comm,
                                     &requests.emplace_back()));
     });
   });
   if (reduce == ReduceOp::avg)
-    op.phases.push_back(
-        [=, size = channel.size](Operation::Requests&) { divide(block.dtype, block.data, block.count, size); });
+    op.compute([=, size = channel.size] { divide(block.dtype, block.data, block.count, size); });
 }
 
 void add_broadcast(Operation& op, Runtime& rt, const Channel& channel, Block block, int root) {
   if (channel.size == 1) return;
   const MPI_Datatype type = rt.types.type(block.dtype);
   for_pieces(block.count, rt.options.max_count, [&](std::int64_t begin, std::int64_t count) {
-    op.phases.push_back([=, comm = channel.comm](Operation::Requests& requests) {
+    op.communicate([=, comm = channel.comm](Operation::Requests& requests) {
       APEX_CHECK_MPI(MPI_Ibcast(at(block.data, block.dtype, begin), static_cast<int>(count), type, root, comm,
                                 &requests.emplace_back()));
     });
@@ -154,7 +154,7 @@ void add_all_gather(Operation& op, Runtime& rt, const Channel& channel, void* ou
   const int size = channel.size;
   std::byte* own = at(out, in.dtype, channel.rank * in.count);
   const std::size_t element = size_of(in.dtype);
-  op.phases.push_back([=](Operation::Requests&) {
+  op.compute([=] {
     if (own != in.data && in.count > 0) std::memcpy(own, in.data, static_cast<std::size_t>(in.count) * element);
   });
   if (size == 1) return;
@@ -162,7 +162,7 @@ void add_all_gather(Operation& op, Runtime& rt, const Channel& channel, void* ou
   const std::int64_t limit = limit_per_rank(rt, size);
   if (in.count <= limit) {
     if (in.count > 0)
-      op.phases.push_back([=, comm = channel.comm](Operation::Requests& requests) {
+      op.communicate([=, comm = channel.comm](Operation::Requests& requests) {
         APEX_CHECK_MPI(MPI_Iallgather(MPI_IN_PLACE, 0, type, out, static_cast<int>(in.count), type, comm,
                                       &requests.emplace_back()));
       });
@@ -171,12 +171,12 @@ void add_all_gather(Operation& op, Runtime& rt, const Channel& channel, void* ou
   // The parts of one piece do not lie side by side in `out`: gather them into scratch and copy.
   const auto scratch = std::make_shared<std::vector<std::byte>>();
   for_pieces(in.count, limit, [&](std::int64_t begin, std::int64_t count) {
-    op.phases.push_back([=, comm = channel.comm](Operation::Requests& requests) {
+    op.communicate([=, comm = channel.comm](Operation::Requests& requests) {
       scratch->resize(static_cast<std::size_t>(count * size) * element);
       APEX_CHECK_MPI(MPI_Iallgather(at(own, in.dtype, begin), static_cast<int>(count), type, scratch->data(),
                                     static_cast<int>(count), type, comm, &requests.emplace_back()));
     });
-    op.phases.push_back([=](Operation::Requests&) {
+    op.compute([=] {
       for (int r = 0; r < size; ++r)
         std::memcpy(at(out, in.dtype, r * in.count + begin), at(scratch->data(), in.dtype, r * count),
                     static_cast<std::size_t>(count) * element);
@@ -191,7 +191,7 @@ void add_reduce_scatter(Operation& op, Runtime& rt, const Channel& channel, Bloc
   const int size = channel.size;
   const bool ordered = wants_order(rt, out.dtype, reduce);
   if (size == 1) {
-    op.phases.push_back([=](Operation::Requests&) {
+    op.compute([=] {
       if (out.count > 0) std::memcpy(out.data, in, static_cast<std::size_t>(out.count) * element);
     });
     return;
@@ -201,7 +201,7 @@ void add_reduce_scatter(Operation& op, Runtime& rt, const Channel& channel, Bloc
   const auto parts = std::make_shared<std::vector<std::byte>>();
   for_pieces(out.count, limit, [&](std::int64_t begin, std::int64_t count) {
     const bool whole = count == out.count;
-    op.phases.push_back([=, comm = channel.comm](Operation::Requests& requests) {
+    op.communicate([=, comm = channel.comm](Operation::Requests& requests) {
       const void* from = in;
       const auto piece_bytes = static_cast<std::size_t>(count) * element;
       if (!whole) {  // bring the piece of every rank together
@@ -220,23 +220,23 @@ void add_reduce_scatter(Operation& op, Runtime& rt, const Channel& channel, Bloc
       }
     });
     if (ordered)
-      op.phases.push_back([=](Operation::Requests&) {
+      op.compute([=] {
         reduce_in_order(out.dtype, reduce, at(out.data, out.dtype, begin), parts->data(), count, size);
       });
   });
   if (reduce == ReduceOp::avg)
-    op.phases.push_back([=](Operation::Requests&) { divide(out.dtype, out.data, out.count, size); });
+    op.compute([=] { divide(out.dtype, out.data, out.count, size); });
 }
 
 void add_barrier(Operation& op, const Channel& channel) {
   if (channel.size == 1) return;
-  op.phases.push_back([comm = channel.comm](Operation::Requests& requests) {
+  op.communicate([comm = channel.comm](Operation::Requests& requests) {
     APEX_CHECK_MPI(MPI_Ibarrier(comm, &requests.emplace_back()));
   });
 }
 
-std::shared_ptr<Operation> make_operation(const char* name, const char* detail, Block block, int root,
-                                          const Label& label) {
+std::shared_ptr<Operation> make_operation(const Channel& channel, const char* name, const char* detail, Block block,
+                                          int root, const Label& label) {
   auto op = std::make_shared<Operation>();
   op->description = {.op = name,
                      .detail = detail,
@@ -246,22 +246,17 @@ std::shared_ptr<Operation> make_operation(const char* name, const char* detail, 
                      .label = std::string(label.text),
                      .where = label.where};
   op->bytes = block.count * static_cast<std::int64_t>(size_of(block.dtype));
+  add_comparison(*op, channel);
   return op;
 }
 
 Work issue(Runtime& rt, Channel& channel, std::shared_ptr<Operation> operation) {
-  if (channel.debug_comm != MPI_COMM_NULL && channel.size > 1) {
-    Description next = operation->description;
-    next.channel = channel.label;
-    next.sequence = rt.engine().next_sequence(channel);
-    compare_across_ranks(channel, next);
-  }
   rt.engine().submit(channel, operation);
   return Work(std::move(operation));
 }
 
 void all_reduce(Runtime& rt, Channel& channel, Block block, ReduceOp reduce, const Label& label) {
-  auto op = make_operation("all_reduce", to_string(reduce), block, -1, label);
+  auto op = make_operation(channel, "all_reduce", to_string(reduce), block, -1, label);
   add_all_reduce(*op, rt, channel, block, reduce);
   issue(rt, channel, std::move(op)).wait();
 }
@@ -269,7 +264,7 @@ void all_reduce(Runtime& rt, Channel& channel, Block block, ReduceOp reduce, con
 std::string broadcast_bytes(Runtime& rt, Channel& channel, std::string bytes, int root, const Label& label) {
   auto length = static_cast<std::int64_t>(bytes.size());
   const auto send = [&](Block block) {
-    auto op = make_operation("broadcast", "", block, root, label);
+    auto op = make_operation(channel, "broadcast", "", block, root, label);
     add_broadcast(*op, rt, channel, block, root);
     issue(rt, channel, std::move(op)).wait();
   };

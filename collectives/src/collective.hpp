@@ -25,10 +25,10 @@ void add_all_gather(Operation& op, Runtime& rt, const Channel& channel, void* ou
 void add_reduce_scatter(Operation& op, Runtime& rt, const Channel& channel, Block out, const void* in, ReduceOp reduce);
 void add_barrier(Operation& op, const Channel& channel);
 
-std::shared_ptr<Operation> make_operation(const char* name, const char* detail, Block block, int root,
-                                          const Label& label);
-/// Hands it to the engine; where the Session compares collectives, all ranks first show what they are about to do.
-/// @throws Kind::communication on every rank when they differ
+/// An operation that so far only compares itself across ranks, where the Session asks for that; a difference is an
+/// error of the operation on every rank.
+std::shared_ptr<Operation> make_operation(const Channel& channel, const char* name, const char* detail, Block block,
+                                          int root, const Label& label);
 Work issue(Runtime& rt, Channel& channel, std::shared_ptr<Operation> operation);
 
 // Blocking forms, for host values.

@@ -36,6 +36,15 @@ void Backoff::pause() {
   std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
 }
 
+void Operation::communicate(std::function<void(Requests&)> post) {
+  phases_.push_back(std::move(post));
+  end_of_posting_ = phases_.size();
+}
+
+void Operation::compute(std::function<void()> work) {
+  phases_.push_back([work = std::move(work)](Requests&) { work(); });
+}
+
 Engine::Engine(Watchdog& watchdog, bool threaded) : watchdog_(watchdog), threaded_(threaded) {
   if (threaded_) thread_ = quiet_thread([this] { progress_loop(); });
 }
@@ -70,8 +79,13 @@ void Engine::submit(Channel& channel, const std::shared_ptr<Operation>& operatio
 
 /// Starts what the channel may have in flight. Under the mutex.
 void Engine::start_queued(Channel& channel) {
-  while (channel.in_flight_ < kInFlight && !channel.queue_.empty()) {
+  const auto may_post = [&] {
+    const auto& newest = channel.newest_;
+    return !newest || newest->done() || newest->next_phase_ >= newest->end_of_posting_;
+  };
+  while (channel.in_flight_ < kInFlight && !channel.queue_.empty() && may_post()) {
     const auto operation = channel.queue_.front();
+    channel.newest_ = operation;
     channel.queue_.pop_front();
     --queued_;
     ++channel.in_flight_;
@@ -85,7 +99,7 @@ void Engine::advance(const std::shared_ptr<Operation>& operation) {
   Operation& op = *operation;
   try {
     op.requests_.clear();
-    while (op.requests_.empty() && op.next_phase_ < op.phases.size()) op.phases[op.next_phase_++](op.requests_);
+    while (op.requests_.empty() && op.next_phase_ < op.phases_.size()) op.phases_[op.next_phase_++](op.requests_);
     if (!op.requests_.empty()) return;
   } catch (...) {
     op.error_ = std::current_exception();
@@ -97,7 +111,7 @@ void Engine::advance(const std::shared_ptr<Operation>& operation) {
 void Engine::finish(Operation& op) {
   const auto now = Clock::now();
   op.finished_ = now;
-  op.phases.clear();  // they hold scratch memory
+  op.phases_.clear();  // they hold scratch memory
   op.storages.clear();
   watchdog_.done(op.watch_);
   --op.channel_->in_flight_;
@@ -113,20 +127,24 @@ bool Engine::poll() {
   for (const auto& operation : looked_at_) {
     Operation& op = *operation;
     if (op.done()) continue;
-    int complete = 0;
-    const int status =
-        MPI_Testall(static_cast<int>(op.requests_.size()), op.requests_.data(), &complete, MPI_STATUSES_IGNORE);
-    if (status == MPI_SUCCESS && complete == 0) continue;
+    bool complete = true;
+    MpiStatus status{MPI_SUCCESS};
+    for (MPI_Request& request : op.requests_) {
+      int here = 0;
+      status.code = MPI_Test(&request, &here, MPI_STATUS_IGNORE);
+      complete = complete && here != 0;
+      if (status.code != MPI_SUCCESS) break;
+    }
+    if (status.code == MPI_SUCCESS && !complete) continue;
     moved = true;
-    if (status == MPI_SUCCESS) {
+    if (status.code == MPI_SUCCESS) {
       advance(operation);
     } else {
-      try {
-        APEX_CHECK_MPI(status);
-      } catch (const Error& e) {
-        op.error_ = std::make_exception_ptr(
-            Error(Kind::communication, Domain::mpi, e.code(), concat(to_string(op.description), ": ", e.what())));
-      }
+      op.error_ = std::make_exception_ptr(
+          Error(Kind::communication, Domain::mpi, status.code,
+                concat(to_string(op.description), " failed: ", StatusTraits<MpiStatus>::text(status),
+                       "; the ranks may have called different collectives (APEX_DIST_DEBUG=1 compares them)")));
+      watchdog_.print_report(concat(to_string(op.description), " failed"));
       finish(op);
       std::erase(active_, operation);
     }
@@ -206,11 +224,6 @@ void Engine::drain() noexcept {
     }
     backoff.pause();
   }
-}
-
-std::uint64_t Engine::next_sequence(const Channel& channel) const {
-  const std::scoped_lock lock(mutex_);
-  return channel.sequence_;
 }
 
 Statistics Engine::statistics(const Channel& channel) const {

@@ -41,7 +41,8 @@ struct Counters {
   Statistics read(Work::Clock::time_point at) const { return {collectives, bytes, busy.seconds(at), exposed_s}; }
 };
 
-/// A communicator of one group and purpose. Its collectives start in the order they were issued; a few are in flight at
+/// A communicator of one group and purpose. Its collectives start in the order they were issued, each when the one before
+/// has posted all it has to post (MPI matches collectives by their order on the communicator); a few are in flight at
 /// once, the others queue here. All but the constants is guarded by the engine.
 class Channel {
  public:
@@ -56,20 +57,23 @@ class Channel {
   friend class Engine;
   std::uint64_t sequence_ = 0;
   int in_flight_ = 0;
+  std::shared_ptr<Operation> newest_;  // of those in flight
   std::deque<std::shared_ptr<Operation>> queue_;
 };
 
-/// One collective: phases that each post nonblocking MPI requests (or compute something) when the requests of the one
-/// before are complete.
+/// One collective: phases, each run when the requests of the one before are complete.
 class Operation {
  public:
   using Requests = std::vector<MPI_Request>;
-  using Phase = std::function<void(Requests&)>;
 
   Description description;
   std::int64_t bytes = 0;
   std::vector<std::shared_ptr<Storage>> storages;  // kept alive until it is complete
-  std::vector<Phase> phases;
+
+  /// Adds a phase that posts nonblocking collectives.
+  void communicate(std::function<void(Requests&)> post);
+  /// Adds a phase that works on what is there.
+  void compute(std::function<void()> work);
 
   bool done() const noexcept { return done_.load(std::memory_order_acquire); }
 
@@ -78,7 +82,8 @@ class Operation {
   friend class dist::Work;
   Channel* channel_ = nullptr;
   Requests requests_;
-  std::size_t next_phase_ = 0;
+  std::vector<std::function<void(Requests&)>> phases_;
+  std::size_t next_phase_ = 0, end_of_posting_ = 0;  // the last phase that communicates lies before end_of_posting_
   Watchdog::Id watch_ = 0;
   std::exception_ptr error_;
   Work::Clock::time_point issued_{}, finished_{};
@@ -101,8 +106,6 @@ class Engine {
   /// Waits until nothing is in flight. Never throws.
   void drain() noexcept;
 
-  /// The number the channel's next collective will get.
-  std::uint64_t next_sequence(const Channel& channel) const;
   Statistics statistics(const Channel& channel) const;
   Statistics statistics() const;
   Statistics statistics(Purpose purpose) const;

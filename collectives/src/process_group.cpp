@@ -248,7 +248,7 @@ Work ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op, Label label) co
   Channel& channel = open_channel();
   const Block block = dense_block(tensor, "all_reduce");
   auto& rt = detail::runtime();
-  auto operation = detail::make_operation("all_reduce", to_string(op), block, -1, label);
+  auto operation = detail::make_operation(channel, "all_reduce", to_string(op), block, -1, label);
   operation->storages = {tensor.storage()};
   detail::add_all_reduce(*operation, rt, channel, block, op);
   return detail::issue(rt, channel, std::move(operation));
@@ -259,7 +259,7 @@ Work ProcessGroup::broadcast(const Tensor& tensor, int root, Label label) const 
   const Block block = dense_block(tensor, "broadcast");
   check_root("broadcast", root, channel.size);
   auto& rt = detail::runtime();
-  auto operation = detail::make_operation("broadcast", "", block, root, label);
+  auto operation = detail::make_operation(channel, "broadcast", "", block, root, label);
   operation->storages = {tensor.storage()};
   detail::add_broadcast(*operation, rt, channel, block, root);
   return detail::issue(rt, channel, std::move(operation));
@@ -273,7 +273,7 @@ Work ProcessGroup::all_gather(const Tensor& out, const Tensor& in, Label label) 
       from.data == static_cast<std::byte*>(to.data) + static_cast<std::size_t>(channel.rank) * in.bytes();
   if (!in_place && overlap(out, in)) fail(Kind::argument, "all_gather: in overlaps out, but is not this rank's part of it");
   auto& rt = detail::runtime();
-  auto operation = detail::make_operation("all_gather", "", from, -1, label);
+  auto operation = detail::make_operation(channel, "all_gather", "", from, -1, label);
   operation->storages = {out.storage(), in.storage()};
   detail::add_all_gather(*operation, rt, channel, to.data, from);
   return detail::issue(rt, channel, std::move(operation));
@@ -285,7 +285,7 @@ Work ProcessGroup::reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp 
   check_parts("reduce_scatter", "in", in, "out", out, channel.size);
   if (overlap(out, in)) fail(Kind::argument, "reduce_scatter: in and out overlap");
   auto& rt = detail::runtime();
-  auto operation = detail::make_operation("reduce_scatter", to_string(op), to, -1, label);
+  auto operation = detail::make_operation(channel, "reduce_scatter", to_string(op), to, -1, label);
   operation->storages = {out.storage(), in.storage()};
   detail::add_reduce_scatter(*operation, rt, channel, to, from.data, op);
   return detail::issue(rt, channel, std::move(operation));
@@ -293,7 +293,7 @@ Work ProcessGroup::reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp 
 
 void ProcessGroup::barrier(Label label) const {
   Channel& channel = open_channel();
-  auto operation = detail::make_operation("barrier", "", {}, -1, label);
+  auto operation = detail::make_operation(channel, "barrier", "", {}, -1, label);
   detail::add_barrier(*operation, channel);
   detail::issue(detail::runtime(), channel, std::move(operation)).wait();
 }
@@ -326,7 +326,7 @@ std::vector<std::string> ProcessGroup::all_gather(std::string_view bytes, Label 
   Channel& channel = open_channel();
   auto& rt = detail::runtime();
   const auto gather = [&](void* out, Block in) {
-    auto operation = detail::make_operation("all_gather", "", in, -1, label);
+    auto operation = detail::make_operation(channel, "all_gather", "", in, -1, label);
     detail::add_all_gather(*operation, rt, channel, out, in);
     detail::issue(rt, channel, std::move(operation)).wait();
   };

@@ -183,7 +183,11 @@ void Watchdog::answer_peers() {
     MPI_Recv(&asking, 1, MPI_INT, status.MPI_SOURCE, kPrintState, comm_, MPI_STATUS_IGNORE);
     answered_ = true;
   }
-  std::string text = concat("apex: rank ", rank_, " (", host_, "): state, as rank ", asking, " gave up waiting\n");
+  print_report(concat("state, as rank ", asking, " gave up waiting"));
+}
+
+void Watchdog::print_report(const std::string& reason) const {
+  std::string text = concat("apex: rank ", rank_, " (", host_, "): ", reason, '\n');
   {
     const std::scoped_lock lock(mutex_);
     text += report();

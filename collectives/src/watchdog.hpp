@@ -55,7 +55,8 @@ class Watchdog {
   Id watch(const Description& description);
   void done(Id id) noexcept;
 
-  double timeout_s() const noexcept { return timeout_s_; }
+  /// Prints what this rank waits for and its last collectives.
+  void print_report(const std::string& reason) const;
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -72,6 +72,12 @@ double tolerance(ReduceOp op, DType dtype) {
   return 5 * (dtype == DType::f64 ? 0x1p-52 : dtype == DType::f32 ? 0x1p-23 : dtype == DType::f16 ? 0x1p-10 : 0x1p-7);
 }
 
+/// Whether the Session was started in this mode (see tests/support/mpi_main.cpp).
+bool mode_is(const std::string& word) {
+  const char* mode = std::getenv("APEX_TEST_SESSION");
+  return mode != nullptr && std::string(mode).find(word) != std::string::npos;
+}
+
 constexpr ReduceOp kEveryOp[] = {ReduceOp::sum, ReduceOp::avg, ReduceOp::product, ReduceOp::min, ReduceOp::max};
 
 TEST(AllReduce, EveryDTypeOpAndSize) {
@@ -253,13 +259,13 @@ TEST(Work, TestsAndLimits) {
 
 TEST(Work, ProgressesBehindTheCaller) {
   const auto world = ProcessGroup::world();
-  const Tensor t = make(DType::f32, 300000, [](auto) { return 1.0; });
+  // Far beyond what is sent at once, so that somebody must move it; in the mode of tiny pieces a hundred are enough.
+  const Tensor t = make(DType::f32, mode_is("max_count") ? 700 : 300000, [](auto) { return 1.0; });
   world.barrier();
   const Work work = world.all_reduce(t);
   std::this_thread::sleep_for(std::chrono::milliseconds(400));  // the caller is busy elsewhere and makes no call
-  const char* mode = std::getenv("APEX_TEST_SESSION");
-  const bool threaded = mode == nullptr || std::string(mode).find("funneled") == std::string::npos;
-  if (threaded || world.size() == 1) EXPECT_TRUE(work.finished().has_value());
+  const bool threaded = !mode_is("funneled");
+  EXPECT_TRUE(work.finished().has_value() || (!threaded && world.size() > 1));
   work.wait();
 }
 
@@ -278,8 +284,7 @@ TEST(Statistics, TellsExposedFromHidden) {
   auto delta = difference(before, ddp.statistics());
   EXPECT_EQ(delta.collectives, 1);
   EXPECT_EQ(delta.bytes, 4000);
-  if (ddp.rank() != 0) EXPECT_GT(delta.exposed_s, 0.15);
-  if (ddp.rank() == 0) EXPECT_LT(delta.exposed_s, 0.15);
+  EXPECT_EQ(delta.exposed_s > 0.15, ddp.rank() != 0) << delta.exposed_s;
   // The same, but the others do something else meanwhile: hidden.
   ddp.barrier();
   before = ddp.statistics();
@@ -298,11 +303,9 @@ TEST(Statistics, TellsExposedFromHidden) {
 
 // PAR-15.37: the CPU result is the rank-ordered sum, rounded once.
 TEST(Determinism, SumsRunInRankOrder) {
-  const char* mode = std::getenv("APEX_TEST_SESSION");
-  if (mode == nullptr || std::string(mode).find("deterministic") == std::string::npos)
-    GTEST_SKIP() << "only in a deterministic Session";
+  if (!mode_is("deterministic")) GTEST_SKIP() << "only in a deterministic Session";
   const auto world = ProcessGroup::world();
-  const auto draw = [](int rank, std::int64_t i) { return std::sin(double(i) * 1.7 + rank) * std::pow(10.0, (i + rank) % 7); };
+  const auto draw = [](int rank, std::int64_t i) { return std::sin(double(i) * 1.7 + rank) * std::pow(10.0, (i + rank) % 4); };
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
     for (const std::int64_t count : {1, 5, 33, 1023}) {
       const auto stored = [&](int rank) { return make(dtype, count, [&](auto i) { return draw(rank, i); }); };
@@ -372,17 +375,16 @@ TEST(BadArguments, ThrowBeforeAnythingIsSent) {
 }
 
 TEST(Debug, DifferentCollectivesAreReportedOnAllRanks) {
-  const char* mode = std::getenv("APEX_TEST_SESSION");
-  if (mode == nullptr || std::string(mode).find("debug") == std::string::npos) GTEST_SKIP() << "only in a debug Session";
+  if (!mode_is("debug")) GTEST_SKIP() << "only in a debug Session";
   const auto world = ProcessGroup::world();
   if (world.size() == 1) GTEST_SKIP();
   const Tensor t = make(DType::f32, 4, [](auto) { return 1.0; });
   std::string said;
   try {
     if (world.rank() == 1)
-      (void)world.broadcast(t, 0, "the odd one");
+      world.broadcast(t, 0, "the odd one").wait();
     else
-      (void)world.all_reduce(t, ReduceOp::sum, "the others");
+      world.all_reduce(t, ReduceOp::sum, "the others").wait();
   } catch (const Error& e) {
     said = e.what();
     EXPECT_EQ(e.kind(), Kind::communication);

@@ -96,7 +96,9 @@ TEST(Faults, AHealthyJobEndsWell) {
 TEST(Faults, ASkippedCollectiveIsNamedOnBothRanks) {
   Job job(2, "skip", 2);
   expect_watchdog(job, 2, "all_reduce");
-  EXPECT_SAYS(job, "#3 on world/user \"layer4.bn1\", f32 x 5 (fault_probe.cpp:");
+  EXPECT_SAYS(job, "all_reduce sum #5 on world/user \"layer6.bn1\", f32 x 5 (fault_probe.cpp:");
+  EXPECT_SAYS(job, "all_reduce sum #3 on world/user \"layer4.bn1\", f32 x 5 (fault_probe.cpp:");
+  EXPECT_SAYS(job, "all_reduce sum #3 on world/user \"layer5.bn1\"");  // what rank 1 thought it was
   EXPECT_SAYS(job, "apex: rank 0");
   EXPECT_SAYS(job, "apex: rank 1");
   EXPECT_SAYS(job, "#2 on world/user \"warm-up 2\"");

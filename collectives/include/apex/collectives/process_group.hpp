@@ -45,6 +45,8 @@ struct Label {
       : text(words), where(at) {}
   Label(const char* words, std::source_location at = std::source_location::current())  // NOLINT
       : text(words), where(at) {}
+  Label(const std::string& words, std::source_location at = std::source_location::current())  // NOLINT
+      : text(words), where(at) {}
 };
 
 /// Some of the job's ranks and a channel between them: a shared handle, cheap to copy.
@@ -54,8 +56,8 @@ struct Label {
 /// too, and handles go away at different moments on different ranks. A handle that outlives the Session can still be
 /// copied and destroyed; anything else throws Kind::state.
 ///
-/// Tensors of a collective: on this group's device, same dtype and sizes on all ranks (a reader's promise; checked
-/// where APEX_DIST_DEBUG=1). Wrong tensors throw Kind::argument, before anything is sent. Zero elements are fine.
+/// Tensors of a collective: on this group's device, same dtype and sizes on all ranks (the caller's promise;
+/// where APEX_DIST_DEBUG=1 a difference is an error of the Work, on every rank). Wrong tensors throw Kind::argument, before anything is sent. Zero elements are fine.
 /// MPI's counts are no limit: large tensors travel in pieces.
 ///
 /// Each asynchronous function returns at once; `.wait()` makes it the blocking form.
