@@ -72,11 +72,12 @@ struct Fingerprint {
   int root;
   std::uint8_t dtype;
   char op[24], detail[8];
+  std::uint64_t label;
   char text[256];
 
   bool matches(const Fingerprint& o) const {
     return sequence == o.sequence && count == o.count && root == o.root && dtype == o.dtype &&
-           std::strcmp(op, o.op) == 0 && std::strcmp(detail, o.detail) == 0;
+           label == o.label && std::strcmp(op, o.op) == 0 && std::strcmp(detail, o.detail) == 0;
   }
 };
 
@@ -86,6 +87,7 @@ Fingerprint fingerprint(const Description& d) {
   f.count = d.count;
   f.root = d.root;
   f.dtype = static_cast<std::uint8_t>(d.dtype);
+  f.label = std::hash<std::string>{}(d.label);
   std::strncpy(f.op, d.op, sizeof f.op - 1);
   std::strncpy(f.detail, d.detail, sizeof f.detail - 1);
   std::strncpy(f.text, to_string(d).c_str(), sizeof f.text - 1);

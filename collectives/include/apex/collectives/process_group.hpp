@@ -36,7 +36,8 @@ inline constexpr int kPurposes = 5;
 const char* to_string(ReduceOp op) noexcept;
 const char* to_string(Purpose purpose) noexcept;
 
-/// What names a collective in reports: a word of the caller's ("bucket 3", "layer4.bn1") and the place it was issued.
+/// What names a collective in reports: words of the caller's, the same on all ranks ("bucket 3", "layer4.bn1"), and the
+/// place it was issued.
 struct Label {
   std::string_view text{};
   std::source_location where = std::source_location::current();
@@ -57,7 +58,7 @@ struct Label {
 /// copied and destroyed; anything else throws Kind::state.
 ///
 /// Tensors of a collective: on this group's device, same dtype and sizes on all ranks (the caller's promise;
-/// where APEX_DIST_DEBUG=1 a difference is an error of the Work, on every rank). Wrong tensors throw Kind::argument, before anything is sent. Zero elements are fine.
+/// where APEX_DIST_DEBUG=1 a difference, in the label too, is an error of the Work, on every rank). Wrong tensors throw Kind::argument, before anything is sent. Zero elements are fine.
 /// MPI's counts are no limit: large tensors travel in pieces.
 ///
 /// Each asynchronous function returns at once; `.wait()` makes it the blocking form.
