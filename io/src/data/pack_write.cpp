@@ -133,17 +133,17 @@ class Packer {
     work();
   }
 
-  /// Whether the sample may be left out; otherwise throws what it threw.
-  bool leave_out(const std::exception_ptr& failure) {
+  /// Counts and names a sample that may be left out; otherwise throws what it threw.
+  void leave_out(const std::exception_ptr& failure) {
     try {
       std::rethrow_exception(failure);
     } catch (const Error& error) {
       const bool bad = error.kind() == Kind::data || error.kind() == Kind::damaged;
-      if (!options_.skip_bad || !bad || error.domain() == Domain::system) throw;
+      if (!bad || error.domain() == Domain::system) throw;
+      if (!options_.skip_bad) fail(error.kind(), concat(error.what(), " (--bad-sample skip leaves such pictures out)"));
       log_warning(concat("left out: ", error.what()));
     }
     ++result_.skipped;
-    return true;
   }
 
   void measure(Part& part) {
@@ -153,8 +153,10 @@ class Packer {
       make_records(*part.source, begin, records);
       for (std::size_t k = 0; k < records.size(); ++k) {
         const std::int64_t i = begin + static_cast<std::int64_t>(k);
-        if (records[k].failure && leave_out(records[k].failure)) continue;
-        add_record(part, i, records[k].bytes);
+        if (records[k].failure)
+          leave_out(records[k].failure);
+        else
+          add_record(part, i, records[k].bytes);
       }
       report(static_cast<std::int64_t>(records.size()));
     }
