@@ -408,15 +408,16 @@ TEST(Autograd, NothingIsKeptWithoutNeed) {
   EXPECT_EQ(token.use_count(), 1);
 }
 
-TEST(Autograd, DeepChainsAreDestroyedWithoutRecursion) {
+TEST(Autograd, DeepChainsNeedNoDeepStack) {
   const Tensor x = leaf(vector_of({1}, DType::f64));
   Tensor y = x;
   for (int i = 0; i < 300000; ++i) y = F::scale(y, 1.0);
   y = Tensor();  // never differentiated
   y = x;
-  for (int i = 0; i < 200000; ++i) y = F::square(y);
+  for (int i = 0; i < 100000; ++i) y = F::mul(y, x);
+  for (int i = 0; i < 100000; ++i) y = F::scale(y, 1.0);
   backward(y);
-  expect_values(grad(x), {std::pow(2.0, 200000) /* inf */}, 0);
+  expect_values(grad(x), {100001}, 0);
 }
 
 TEST(Autograd, ExpandedUpstreamGradients) {
