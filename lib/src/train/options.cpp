@@ -63,8 +63,8 @@ void declare(OptionSet& set, TrainOptions& o) {
   set.integer("expect-ranks", o.expect_ranks, "stop unless MPI started this many; 0: do not check", 0);
   set.flag("allow-gpu-sharing", o.allow_gpu_sharing, "let two ranks use one GPU");
   set.integer("local-rank", o.local_rank, "rank on this node as the launcher sees it; checked against MPI's", -1);
-  set.integer("message-size", o.message_size, "least elements of a gradient bucket (Apex's rule)", 1);
-  set.number("bucket-cap-mb", o.bucket_cap_mb, "most MiB of a gradient bucket, used unless --message-size is given", 0.001);
+  set.integer("message-size", o.message_size, "least elements of a gradient bucket (Apex's rule); 0: --bucket-cap-mb", 0);
+  set.number("bucket-cap-mb", o.bucket_cap_mb, "most MiB of a gradient bucket", 0.001);
 
   set.heading("Output");
   set.integer("print-freq,p", o.print_freq, "steps between progress lines", 1);

@@ -60,6 +60,15 @@ dist::SessionOptions session_options(const TrainOptions& options) {
   return out;
 }
 
+parallel::DistributedDataParallelOptions ddp_options(const TrainOptions& options) {
+  parallel::DistributedDataParallelOptions out;
+  if (options.message_size > 0)
+    out.message_size = options.message_size;
+  else
+    out.bucket_cap_mb = options.bucket_cap_mb;
+  return out;
+}
+
 int apply_threads(const TrainOptions& options, const dist::Session& session) {
   int threads = static_cast<int>(options.threads);
   if (threads == 0 && std::getenv("OMP_NUM_THREADS") != nullptr) return omp_get_max_threads();

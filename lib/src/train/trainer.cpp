@@ -54,6 +54,7 @@ int Trainer::run() {
   const std::int64_t first_step = loaded_from_.empty() ? -1 : position_.step;
   reporter_ = std::make_unique<Reporter>(parts_.options, parts_.task.metrics(), parts_.session.rank(), first_step);
   announce();
+  if (parts_.options.resume == "auto" && position_.step < total_steps()) note_start();
   End end = End::epoch;
   if (position_.index == steps_per_epoch_) end = finish_epoch();
   while (end == End::epoch && position_.epoch < parts_.options.epochs) {
@@ -186,19 +187,20 @@ std::optional<Reporter::Validation> Trainer::validate() {
   LaggedSums sums(parts_.session.world());
   const std::int64_t batches = loader.steps_per_epoch();
   std::int64_t reported = 0;
-  auto last = start;
+  double seconds = 0;  // of the batch whose sums are still on their way
   bool stop = false;
   const auto report = [&](const std::optional<LaggedSums::Result>& result) {
     if (!result) return;
-    const auto now = std::chrono::steady_clock::now();
-    reporter_->validation_batch(++reported, batches, result->sums, std::chrono::duration<double>(now - last).count());
-    last = now;
+    reporter_->validation_batch(++reported, batches, result->sums, seconds);
     stop |= result->stop;
   };
-  while (!stop) {
+  for (auto begin = start; !stop;) {
     const auto batch = loader.next();
     if (!batch) break;
     report(sums.push(parts_.task.evaluate(*batch), StopSignals::caught() != 0));
+    const auto end = std::chrono::steady_clock::now();
+    seconds = std::chrono::duration<double>(end - begin).count();
+    begin = end;
   }
   report(sums.drain());
   validation_seconds_ += seconds_since(start);

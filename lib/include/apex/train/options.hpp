@@ -59,7 +59,7 @@ struct TrainOptions {
   std::int64_t prof = -1;
 
   std::string bad_sample = "error";
-  std::int64_t message_size = 10'000'000;
+  std::int64_t message_size = 0;  ///< 0: bucket_cap_mb rules
   double bucket_cap_mb = 25;
 
   std::string opt_level = "O0";

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apex/collectives/session.hpp"
+#include "apex/parallel/distributed_data_parallel.hpp"
 #include "apex/train/options.hpp"
 
 /// The start of every training program, in the order a main calls it.
@@ -22,6 +23,7 @@ int report_usage_error(const std::string& program, const std::string& message);
 void apply_determinism(const TrainOptions& options);
 
 dist::SessionOptions session_options(const TrainOptions& options);
+parallel::DistributedDataParallelOptions ddp_options(const TrainOptions& options);
 
 /// CPU threads of this process: --threads, else OMP_NUM_THREADS, else the processors of the affinity mask divided by the
 /// ranks that share it. Sets and returns them.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apex/checkpoint.hpp"
 #include "apex/collectives/session.hpp"
 #include "apex/io/data/loader.hpp"
 #include "apex/nn/module.hpp"
@@ -51,13 +52,13 @@ class Trainer {
   explicit Trainer(TrainerParts parts);
 
   /// Takes up a checkpoint. Collective; call before run() and evaluate().
-  /// @throws Kind::data when it does not fit; Kind::damaged; Kind::numerical when this is the third start in a row from
-  ///         the same step of the checkpoint directory
+  /// @throws Kind::data when it does not fit; Kind::damaged
   void resume(const Resume& from);
   const Position& position() const noexcept { return position_; }
 
   /// Trains to the end. @returns the exit code: 0, or requeue_exit_code after a signal
-  /// @throws Kind::numerical when the loss is not finite
+  /// @throws Kind::numerical when the loss is not finite, or with --resume auto when this is the third start in a row from
+  ///         the same step
   int run();
   /// Validates once.
   Reporter::Validation evaluate();
@@ -79,6 +80,10 @@ class Trainer {
   void report_profile();
   bool checkpoint_due_at_step() const;
   void save(bool best);
+  checkpoint::Section ddp_section() const;
+  void restore_ddp(const checkpoint::Section& section);
+  /// Counts this start; gives up at the third in a row from the same step.
+  void note_start();
   void announce() const;
   double waited() const;
   std::int64_t total_steps() const;

@@ -1,0 +1,126 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+// What a run writes into a checkpoint beside model and optimizer, and how it takes it up again.
+#include <chrono>
+#include <ctime>
+
+#include "apex/checkpoint.hpp"
+#include "apex/parallel/distributed_data_parallel.hpp"
+#include "apex/train/trainer.hpp"
+
+namespace apex::train {
+namespace {
+
+checkpoint::Section scheduler_section(const schedules::Schedule& schedule) {
+  checkpoint::Section out;
+  out.attributes["name"] = schedule.name();
+  for (const auto& [key, value] : schedule.parameters()) out.attributes[key] = value;
+  return out;
+}
+
+io::Verify verify_of(const std::string& word) {
+  return word == "full" ? io::Verify::full : word == "none" ? io::Verify::none : io::Verify::sample;
+}
+
+std::string now_utc() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+}  // namespace
+
+void Trainer::save(bool best) {
+  static_cast<void>(settle());  // the last step is reported before; a wish to stop is still there at the next push
+  const auto start = std::chrono::steady_clock::now();
+  const auto& o = parts_.options;
+  checkpoint::Contents contents;
+  contents.model = parts_.model;
+  contents.optimizer = &parts_.optimizer;
+  contents.scheduler = scheduler_section(parts_.schedule);
+  const auto& sampler = parts_.train.sampler();
+  contents.sampler.attributes = {
+      {"seed", static_cast<std::int64_t>(sampler.options().seed)},
+      {"epoch", position_.epoch},
+      {"index", position_.index},
+      {"global_batch", sampler.global_batch() * o.accumulate},
+      {"samples", sampler.options().size},
+      {"fingerprint", std::to_string(io::fingerprint(parts_.train.dataset()))},
+  };
+  contents.ddp = ddp_section();
+  contents.metrics.attributes = {{"best_prec1", best_}, {"saved_at", now_utc()}};
+  for (const auto& option : parts_.configuration)
+    contents.config.attributes[option.name] = option.value + "  (" + option.origin + ")";
+  contents.arch = parts_.arch;
+  contents.class_names = parts_.class_names;
+  contents.step = position_.step;
+  contents.epoch = position_.epoch;
+  const auto result = checkpoint::save(o.checkpoint_dir, contents,
+                                       {.verify = verify_of(o.verify_checkpoint),
+                                        .keep = static_cast<int>(o.keep),
+                                        .best = best,
+                                        .loaded_from = loaded_from_,
+                                        .group = parts_.session.world()});
+  saved_position_ = position_;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  checkpoint_seconds_ += seconds;
+  reporter_->checkpoint(position_.step, result.path, result.bytes, seconds);
+}
+
+void Trainer::resume(const Resume& from) {
+  const auto& o = parts_.options;
+  const auto loaded = checkpoint::load(from.path, {.model = parts_.model,
+                                                   .optimizer = o.evaluate ? nullptr : &parts_.optimizer,
+                                                   .rng = o.evaluate ? nullptr : &default_generator(),
+                                                   .arch = parts_.arch},
+                                       {.group = parts_.session.world()});
+  const std::string where = from.path.string();
+  best_ = io::attribute<double>(loaded.metrics.attributes, "best_prec1", where + ": /metrics");
+  position_ = from.position;
+  if (o.evaluate) return;
+
+  const auto& sampler = parts_.train.sampler();
+  const auto samples = io::attribute<std::int64_t>(loaded.sampler.attributes, "samples", where + ": /sampler");
+  const auto& print = io::attribute<std::string>(loaded.sampler.attributes, "fingerprint", where + ": /sampler");
+  if (samples != sampler.options().size || print != std::to_string(io::fingerprint(parts_.train.dataset())))
+    fail(Kind::data, concat("'", where, "' was trained on other data (", samples, " samples, here ", sampler.options().size,
+                            "); resume with the data set it was started with, or start anew with --pretrained"));
+  const auto seed = io::attribute<std::int64_t>(loaded.sampler.attributes, "seed", where + ": /sampler");
+  if (seed != static_cast<std::int64_t>(sampler.options().seed))
+    fail(Kind::data, concat("'", where, "' was trained with --seed ", seed, ", not ", sampler.options().seed));
+  if (loaded.scheduler.attributes != scheduler_section(parts_.schedule).attributes)
+    log_warning(concat("the learning rate schedule is not the one of '", where, "': this run follows its own options"));
+  if (loaded.world_size == parts_.session.size()) restore_ddp(loaded.ddp);
+  loaded_from_ = from.path;
+  saved_position_ = position_;
+}
+
+checkpoint::Section Trainer::ddp_section() const {
+  const auto code = parts_.ddp.bucket_plan().encode();
+  checkpoint::Section out;
+  out.attributes["bucket_plan"] = std::vector<std::int64_t>(code.begin(), code.end());
+  return out;
+}
+
+void Trainer::restore_ddp(const checkpoint::Section& section) {
+  const auto& code = io::attribute<std::vector<std::int64_t>>(section.attributes, "bucket_plan", "/ddp");
+  const auto plan = parallel::BucketPlan::decode(std::vector<std::int32_t>(code.begin(), code.end()));
+  if (!plan.empty() && !parts_.ddp.restore_bucket_plan(plan))
+    log_warning("the bucket plan of the checkpoint does not fit this model's gradients: sums may differ in order");
+}
+
+void Trainer::note_start() {
+  const auto world = parts_.session.world();
+  std::int64_t starts = 0;
+  if (parts_.session.rank() == 0) starts = io::record_attempt(parts_.options.checkpoint_dir, position_.step).count;
+  starts = world.all_reduce(starts, dist::ReduceOp::max, "starts from this step");
+  if (starts >= io::kMaxAttempts)
+    fail(Kind::numerical, concat("start ", starts, " in a row from step ", position_.step, " of '", parts_.options.checkpoint_dir,
+                                 "' without a newer checkpoint: something stops the run each time; look into its logs, and "
+                                 "delete the file ATTEMPTS there to try again"));
+}
+
+}  // namespace apex::train

@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+// Bad input at two ranks: one clear line, the right exit code, within ten seconds, nothing lost.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "apex/io/image/image.hpp"
+#include "runs.hpp"
+
+namespace apex::test {
+namespace {
+
+constexpr double kLimit = 10;
+
+/// Lines of ours on stderr: those that name the program or the library.
+int error_lines(const std::string& output) {
+  int n = 0;
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);) n += line.starts_with("apex: ") || line.starts_with("imagenet_train: ");
+  return n;
+}
+
+void expect_end(const std::vector<std::string>& arguments, int code, const std::vector<std::string>& words, int ranks = 2) {
+  Run run(ranks, arguments);
+  run.finish(kLimit);
+  EXPECT_EQ(run.code(), code) << run.output();
+  for (const auto& word : words) EXPECT_TRUE(run.says(word)) << "should say: " << word << "\nbut said:\n" << run.output();
+  EXPECT_EQ(error_lines(run.output()), 1) << run.output();
+}
+
+std::vector<std::string> on(const fs::path& data, const fs::path& directory, std::vector<std::string> more = {}) {
+  std::vector<std::string> out = {data.string(), "--arch", "resnet20", "--image-size", "8", "-b", "2", "--epochs", "1",
+                                  "--checkpoint-dir", directory.string()};
+  out.insert(out.end(), more.begin(), more.end());
+  return out;
+}
+
+void put(const fs::path& path, const std::vector<std::uint8_t>& bytes) {
+  fs::create_directories(path.parent_path());
+  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+}
+
+std::vector<std::uint8_t> picture() {
+  io::Image image(12, 10, 3);
+  for (std::size_t k = 0; k < image.pixels.size(); ++k) image.pixels[k] = static_cast<std::uint8_t>(k * 5);
+  return io::encode_jpeg(image.view(), 90);
+}
+
+void good_folder(const fs::path& root) {
+  for (const char* part : {"train", "val"})
+    for (const char* name : {"cat", "dog"})
+      for (int i = 0; i < 4; ++i) put(root / part / name / (std::to_string(i) + ".jpg"), picture());
+}
+
+TEST(BadInput, DataSets) {
+  const TemporaryFolder folder;
+  const auto ck = folder.path() / "ck";
+  expect_end(on(folder.path() / "nowhere", ck), 3, {"nowhere"});
+
+  good_folder(folder.path() / "empty_class");
+  fs::create_directories(folder.path() / "empty_class" / "train" / "emu");
+  expect_end(on(folder.path() / "empty_class", ck), 3, {"emu"});
+
+  good_folder(folder.path() / "damaged");
+  auto cut = picture();
+  cut.resize(cut.size() / 2);
+  put(folder.path() / "damaged" / "train" / "cat" / "0.jpg", cut);
+  expect_end(on(folder.path() / "damaged", ck), 3, {"cat/0.jpg"});
+
+  good_folder(folder.path() / "zero");
+  put(folder.path() / "zero" / "train" / "dog" / "3.jpg", {});
+  expect_end(on(folder.path() / "zero", ck), 3, {"dog/3.jpg"});
+
+  put(folder.path() / "no_pack.h5", std::vector<std::uint8_t>(100, 'x'));
+  expect_end(on(folder.path() / "no_pack.h5", ck), 3, {"no_pack.h5"});
+  put(folder.path() / "nothing.h5", {});
+  expect_end(on(folder.path() / "nothing.h5", ck), 3, {"nothing.h5"});
+}
+
+TEST(BadInput, BadSamplesCanBePassedOver) {
+  const TemporaryFolder folder;
+  good_folder(folder.path() / "zero");
+  put(folder.path() / "zero" / "train" / "dog" / "3.jpg", {});
+  for (const char* policy : {"skip", "black"}) {
+    Run run(2, on(folder.path() / "zero", folder.path() / policy, {"--bad-sample", policy}));
+    EXPECT_EQ(run.finish(30).code(), 0) << run.output();
+  }
+}
+
+TEST(BadInput, Checkpoints) {
+  const TemporaryFolder folder;
+  const auto ck = folder.path() / "ck";
+  Run good(2, tiny(ck, {"--synthetic-size", "16", "-b", "4", "--epochs", "1"}));
+  ASSERT_EQ(good.finish().code(), 0) << good.output();
+  const auto file = newest(ck);
+  const auto again = [&](const fs::path& from, std::vector<std::string> more = {}) {
+    auto out = tiny(folder.path() / "other", {"--synthetic-size", "16", "-b", "4", "--epochs", "2", "--resume", from.string()});
+    out.insert(out.end(), more.begin(), more.end());
+    return out;
+  };
+  expect_end(again(folder.path() / "missing.h5"), 3, {"missing.h5"});
+
+  const auto cut = folder.path() / "step_00000002.h5";
+  fs::copy_file(file, cut);
+  fs::resize_file(cut, fs::file_size(cut) - 1000);
+  expect_end(again(cut), 5, {cut.filename().string()});
+
+  put(folder.path() / "text.h5", {'h', 'e', 'l', 'l', 'o'});
+  expect_end(again(folder.path() / "text.h5"), 5, {"text.h5"});
+
+  Run other(2, {"synthetic", "--arch", "resnet18", "--image-size", "32", "--channels", "1", "--synthetic-size", "16", "-b", "4",
+                "--checkpoint-dir", (folder.path() / "other").string(), "--resume", file.string()});
+  other.finish(kLimit);
+  EXPECT_EQ(other.code(), 3) << other.output();
+  EXPECT_TRUE(other.says("resnet20") && other.says("resnet18")) << other.output();
+
+  expect_end(tiny(ck, {"--synthetic-size", "16", "-b", "4"}), 3, {"--resume auto"});
+  EXPECT_EQ(newest(ck), file) << "what was there is still there";
+}
+
+TEST(BadInput, CommandLine) {
+  const TemporaryFolder folder;
+  const auto ck = folder.path() / "ck";
+  expect_end({"synthetic", "--no-such-flag"}, 2, {"--no-such-flag"});
+  expect_end({"synthetic", "--batch-size", "many"}, 2, {"--batch-size", "many"});
+  expect_end({"synthetic", "--batch-size", "0"}, 2, {"--batch-size"});
+  expect_end({"synthetic", "--arch", "resnet1"}, 2, {"resnet1"});
+  expect_end({"synthetic", "--arch", "inception_v3"}, 2, {"inception_v3"});
+  expect_end({"synthetic", "--opt-level", "O2"}, 2, {"O2"});
+  expect_end({"synthetic", "--sync_bn"}, 2, {"--sync_bn"});
+  expect_end({}, 2, {"DIR"});
+  expect_end(tiny(ck, {"--synthetic-size", "4", "-b", "64"}), 3, {"batch"});
+  expect_end(tiny(ck, {"--expect-ranks", "3"}), 3, {"3"});
+  expect_end(tiny("/proc/nowhere", {"--synthetic-size", "16", "-b", "4", "--epochs", "1"}), 3, {"/proc/nowhere"});
+}
+
+TEST(CommandLine, HelpAndArchsNeedNoMpi) {
+  Subprocess help({APEX_IMAGENET_TRAIN, "--help"});
+  ASSERT_TRUE(help.finish(kLimit));
+  EXPECT_EQ(help.exit_code(), 0);
+  for (const char* word : {"--arch", "--batch-size", "--resume", "--val-split", "DIR"}) EXPECT_NE(help.output().find(word), std::string::npos) << word;
+  Subprocess archs({APEX_IMAGENET_TRAIN, "--list-archs"});
+  ASSERT_TRUE(archs.finish(kLimit));
+  EXPECT_EQ(archs.exit_code(), 0);
+  for (const char* word : {"resnet18\n", "resnet20\n", "resnet50\n"}) EXPECT_NE(archs.output().find(word), std::string::npos) << word;
+}
+
+TEST(CommandLine, EvaluateAndPretrained) {
+  const TemporaryFolder folder;
+  const auto ck = folder.path() / "ck";
+  Run good(2, tiny(ck, {"--synthetic-size", "64", "-b", "8", "--epochs", "1"}));
+  ASSERT_EQ(good.finish().code(), 0) << good.output();
+  const auto starred = [](const std::string& output) {
+    const auto at = output.rfind(" * Prec@1");
+    return at == std::string::npos ? std::string("none") : output.substr(at, output.find('\n', at) - at);
+  };
+  for (const char* how : {"--resume", "--pretrained"}) {
+    Run run(1, tiny(folder.path() / "eval", {"--synthetic-size", "64", "-b", "8", "-e", how, newest(ck).string()}));
+    ASSERT_EQ(run.finish().code(), 0) << run.output();
+    EXPECT_EQ(starred(run.output()), starred(good.output())) << "the same model on the same data, whatever the rank count";
+  }
+}
+
+TEST(CommandLine, ThreeStartsWithoutProgressAreEnough) {
+  const TemporaryFolder folder;
+  const auto ck = folder.path() / "ck";
+  const auto arguments = tiny(ck, {"--synthetic-size", "16", "-b", "4", "--epochs", "1", "--resume", "auto", "--max-steps", "1", "--checkpoint-every", "0"});
+  for (int start = 1; start <= 2; ++start) {
+    Run run(1, arguments);
+    ASSERT_EQ(run.finish().code(), 0) << run.output();
+  }
+  Run third(1, arguments);
+  EXPECT_EQ(third.finish().code(), 4) << third.output();
+}
+
+}  // namespace
+}  // namespace apex::test

@@ -1,0 +1,230 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+// imagenet_train as users run it: equal runs, rank counts, interruption and resume, the account of time.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "apex/io/image/image.hpp"
+#include "runs.hpp"
+
+namespace apex::test {
+namespace {
+
+TEST(ImagenetTrain, RepeatIsBitIdentical) {
+  const TemporaryFolder folder;
+  std::vector<fs::path> found;
+  for (const char* name : {"a", "b"}) {
+    Run run(2, tiny(folder.path() / name, {"--synthetic-size", "64", "-b", "8", "--epochs", "2", "-j", name[0] == 'a' ? "1" : "3"}));
+    ASSERT_EQ(run.finish().code(), 0) << run.output();
+    found.push_back(newest(folder.path() / name));
+  }
+  EXPECT_EQ(difference(found[0], found[1]), "");
+  EXPECT_GT(dataset_count(found[0], "optimizer/0/state/"), 0);
+}
+
+/// 2 and 3 ranks against 1 at the same global batch: the losses are the same function of the same samples.
+TEST(ImagenetTrain, RankCountDoesNotChangeTheLosses) {
+  const TemporaryFolder folder;
+  std::map<int, std::vector<double>> curves;
+  std::map<int, std::map<std::int64_t, std::vector<std::vector<std::int64_t>>>> ids;
+  for (const int ranks : {1, 2, 3}) {
+    const auto directory = folder.path() / std::to_string(ranks);
+    const auto samples = (folder.path() / ("samples" + std::to_string(ranks))).string();
+    Run run(ranks, tiny(directory, {"--synthetic-size", "120", "-b", std::to_string(12 / ranks), "--epochs", "2", "--dtype",
+                                    "f64", "--freeze-bn", "--lr", "1.0", "--checkpoint-every", "0", "--max-steps", "20",
+                                    "--log-samples", samples}));
+    ASSERT_EQ(run.finish().code(), 0) << run.output();
+    curves[ranks] = losses(directory / "metrics.jsonl");
+    ids[ranks] = sample_ids(samples, ranks);
+    ASSERT_EQ(curves[ranks].size(), 20u);
+    ASSERT_EQ(ids[ranks].size(), 20u);
+  }
+  const auto& one = curves[1];
+  EXPECT_LT(*std::min_element(one.begin(), one.end()), 0.8 * one[0]) << "the comparison means little unless the loss falls";
+  for (const int ranks : {2, 3}) {
+    for (std::size_t k = 0; k < one.size(); ++k) EXPECT_NEAR(curves[ranks][k], one[k], 1e-9 * std::abs(one[k])) << ranks << " ranks, step " << k;
+    for (const auto& [step, parts] : ids[ranks]) {
+      std::vector<std::int64_t> together;
+      for (const auto& part : parts) {
+        EXPECT_EQ(part.size(), static_cast<std::size_t>(12 / ranks));
+        together.insert(together.end(), part.begin(), part.end());
+      }
+      std::sort(together.begin(), together.end());
+      EXPECT_EQ(std::adjacent_find(together.begin(), together.end()), together.end()) << "a sample twice in step " << step;
+      auto whole = ids[1][step][0];
+      std::sort(whole.begin(), whole.end());
+      EXPECT_EQ(together, whole) << "step " << step;
+    }
+  }
+}
+
+struct Interruption {
+  int ranks;
+  std::int64_t at_step;  // USR1 is sent when this step has been reported
+  int workers;
+};
+
+class Interrupted : public ::testing::TestWithParam<Interruption> {};
+
+/// A run interrupted by USR1 and resumed ends with the same bits as one that was not.
+TEST_P(Interrupted, ResumesBitIdentically) {
+  const auto [ranks, at_step, workers] = GetParam();
+  const TemporaryFolder folder;
+  const int batch = 12 / ranks;
+  const auto arguments = [&](const char* name) {
+    return tiny(folder.path() / name, {"--synthetic-size", "120", "-b", std::to_string(batch), "--epochs", "3", "-j",
+                                       std::to_string(workers), "--resume", "auto"});
+  };
+  Run whole(ranks, arguments("whole"));
+  ASSERT_EQ(whole.finish().code(), 0) << whole.output();
+
+  const auto metrics = folder.path() / "parts" / "metrics.jsonl";
+  Run first(ranks, arguments("parts"), {"APEX_READ_DELAY_MS=40"});
+  ASSERT_TRUE(first.reaches_step(metrics, at_step)) << first.output();
+  first.signal(SIGUSR1);
+  ASSERT_EQ(first.finish().code(), 99) << first.output();
+  const auto stopped = io::CheckpointFile(newest(folder.path() / "parts")).step();
+  EXPECT_GE(stopped, at_step);
+  EXPECT_LT(stopped, 30) << "the run was over before the signal: nothing was interrupted";
+
+  Run second(ranks, arguments("parts"));
+  ASSERT_EQ(second.finish().code(), 0) << second.output();
+  EXPECT_EQ(difference(newest(folder.path() / "whole"), newest(folder.path() / "parts")), "");
+  const auto a = losses(folder.path() / "whole" / "metrics.jsonl"), b = losses(metrics);
+  EXPECT_EQ(a, b) << "metrics.jsonl of the two parts together tells the same story, each step once";
+}
+
+INSTANTIATE_TEST_SUITE_P(AtAnyStep, Interrupted,
+                         ::testing::Values(Interruption{1, 9, 1}, Interruption{2, 4, 3}, Interruption{3, 15, 1},
+                                           Interruption{4, 18, 3}),
+                         [](const auto& info) { return "np" + std::to_string(info.param.ranks) + "_step" + std::to_string(info.param.at_step); });
+
+TEST(ImagenetTrain, ResumesAtAnotherRankCountWithTheSameGlobalBatch) {
+  const TemporaryFolder folder;
+  const auto directory = folder.path() / "ck";
+  const std::vector<std::string> common = {"--synthetic-size", "120", "--epochs", "2", "--dtype", "f64", "--freeze-bn", "--resume", "auto"};
+  auto with = [&](std::vector<std::string> more, const fs::path& where) {
+    auto all = tiny(where, common);
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  Run whole(1, with({"-b", "12"}, folder.path() / "whole"));
+  ASSERT_EQ(whole.finish().code(), 0) << whole.output();
+  Run two(2, with({"-b", "6", "--max-steps", "7", "--checkpoint-every", "7steps"}, directory));
+  ASSERT_EQ(two.finish().code(), 0) << two.output();
+  Run three(3, with({"-b", "5"}, directory));  // 5 is not taken: the checkpoint's global batch of 12 is kept
+  ASSERT_EQ(three.finish().code(), 0) << three.output();
+  const auto a = losses(folder.path() / "whole" / "metrics.jsonl"), b = losses(directory / "metrics.jsonl");
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t k = 0; k < a.size(); ++k) EXPECT_NEAR(a[k], b[k], 1e-9 * std::abs(a[k])) << "step " << k;
+  Run five(5, with({"-b", "2"}, directory));
+  EXPECT_EQ(five.finish().code(), 3) << five.output();
+  EXPECT_TRUE(five.says("12 samples a step")) << five.output();
+}
+
+TEST(ImagenetTrain, AccumulatedStepsEqualOneLargeStep) {
+  const TemporaryFolder folder;
+  std::vector<std::vector<double>> curves;
+  for (const auto& [name, batch, accumulate] : std::vector<std::tuple<const char*, const char*, const char*>>{{"one", "12", "1"}, {"three", "4", "3"}}) {
+    Run run(1, tiny(folder.path() / name, {"--synthetic-size", "120", "-b", batch, "--accumulate", accumulate, "--epochs", "1",
+                                           "--dtype", "f64", "--freeze-bn", "--checkpoint-every", "0"}));
+    ASSERT_EQ(run.finish().code(), 0) << run.output();
+    curves.push_back(losses(folder.path() / name / "metrics.jsonl"));
+  }
+  ASSERT_EQ(curves[0].size(), 10u);
+  ASSERT_EQ(curves[1].size(), 10u);
+  for (std::size_t k = 0; k < 10; ++k) EXPECT_NEAR(curves[0][k], curves[1][k], 1e-9 * std::abs(curves[0][k])) << k;
+}
+
+/// Pictures of two classes with their own colour, sizes odd and unequal.
+void write_pictures(const fs::path& root, int per_class) {
+  for (const auto& [part, count] : {std::pair{"train", per_class}, std::pair{"val", 3}}) {
+    for (int c = 0; c < 2; ++c) {
+      const auto directory = root / part / (c == 0 ? "blue things" : "red things");
+      fs::create_directories(directory);
+      for (int i = 0; i < count; ++i) {
+        io::Image image(11 + i % 5, 9 + i % 7, 3);
+        for (std::size_t k = 0; k < image.pixels.size(); ++k)
+          image.pixels[k] = static_cast<std::uint8_t>((k % 3 == (c == 0 ? 2u : 0u) ? 200 : 30) + (k * 7 + static_cast<std::size_t>(i) * 13) % 40);
+        const auto bytes = i % 2 == 0 ? io::encode_png(image.view()) : io::encode_jpeg(image.view(), 90);
+        std::ofstream(directory / ("picture " + std::to_string(i) + (i % 2 == 0 ? ".png" : ".JPEG")), std::ios::binary)
+            .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+      }
+    }
+  }
+}
+
+std::vector<std::string> on_pictures(const fs::path& data, const fs::path& directory, std::vector<std::string> more) {
+  std::vector<std::string> out = {data.string(), "--arch", "resnet20", "--image-size", "8", "--lr-schedule", "cosine", "-b", "4",
+                                  "--epochs", "2", "--augment", "photo", "--checkpoint-dir", directory.string(), "--resume", "auto"};
+  out.insert(out.end(), more.begin(), more.end());
+  return out;
+}
+
+TEST(ImagenetTrain, FolderInterruptedWithCropAndFlipResumesBitIdentically) {
+  const TemporaryFolder folder;
+  write_pictures(folder.path() / "data", 40);
+  Run whole(2, on_pictures(folder.path() / "data", folder.path() / "whole", {"-j", "1"}));
+  ASSERT_EQ(whole.finish().code(), 0) << whole.output();
+  Run first(2, on_pictures(folder.path() / "data", folder.path() / "parts", {"-j", "3"}), {"APEX_READ_DELAY_MS=60"});
+  ASSERT_TRUE(first.reaches_step(folder.path() / "parts" / "metrics.jsonl", 9)) << first.output();  // 90% of an epoch
+  first.signal(SIGUSR1);
+  ASSERT_EQ(first.finish().code(), 99) << first.output();
+  Run second(2, on_pictures(folder.path() / "data", folder.path() / "parts", {"-j", "3"}));
+  ASSERT_EQ(second.finish().code(), 0) << second.output();
+  EXPECT_EQ(difference(newest(folder.path() / "whole"), newest(folder.path() / "parts")), "");
+  const io::CheckpointFile file(newest(folder.path() / "whole"));
+  const auto& names = io::attribute<std::vector<std::string>>(file.attributes(""), "class_names", "root");
+  EXPECT_EQ(names, (std::vector<std::string>{"blue things", "red things"}));
+}
+
+TEST(ImagenetTrain, PackTrainsLikeTheFolderItWasMadeOf) {
+  const TemporaryFolder folder;
+  write_pictures(folder.path() / "data", 20);
+  Subprocess pack({APEX_PACK_IMAGES, (folder.path() / "data").string(), (folder.path() / "data.h5").string()});
+  ASSERT_TRUE(pack.finish(60));
+  ASSERT_EQ(pack.exit_code(), 0) << pack.output();
+  Run a(2, on_pictures(folder.path() / "data", folder.path() / "a", {}));
+  ASSERT_EQ(a.finish().code(), 0) << a.output();
+  Run b(2, on_pictures(folder.path() / "data.h5", folder.path() / "b", {}));
+  ASSERT_EQ(b.finish().code(), 0) << b.output();
+  const io::CheckpointFile x(newest(folder.path() / "a")), y(newest(folder.path() / "b"));
+  for (const auto& [name, info] : x.datasets()) {
+    if (name.starts_with("model/")) EXPECT_EQ(info.xxh64, y.datasets().at(name).xxh64) << name;
+  }
+}
+
+TEST(ImagenetTrain, MetricsAccountForWallTime) {
+  const TemporaryFolder folder;
+  const auto run_with = [&](const std::string& name, const std::vector<std::string>& environment, int ranks = 1) {
+    Run run(ranks, {"synthetic", "--arch", "resnet20", "--image-size", "32", "--synthetic-size", std::to_string(16 * 16 * ranks), "-b", "16",
+                "--epochs", "1", "-j", "1", "--checkpoint-every", "0", "--checkpoint-dir", (folder.path() / name).string(), "--threads", "1"},
+            environment);
+    EXPECT_EQ(run.finish().code(), 0) << run.output();
+    return folder.path() / name / "metrics.jsonl";
+  };
+  const auto total = [](const std::vector<nlohmann::json>& steps, const char* key) {
+    double sum = 0;
+    for (std::size_t k = 2; k < steps.size(); ++k) sum += steps[k][key].get<double>();  // the first two warm up
+    return sum;
+  };
+  const auto plain = records(run_with("plain", {}), "train"), slow = records(run_with("slow", {"APEX_READ_DELAY_MS=250"}), "train");
+  ASSERT_EQ(plain.size(), 16u);
+  for (const auto* steps : {&plain, &slow}) {
+    const double wall = total(*steps, "seconds");
+    const double parts = total(*steps, "data_wait") + total(*steps, "compute") + total(*steps, "exposed_communication") + total(*steps, "other");
+    EXPECT_NEAR(parts, wall, 1e-6 * wall);
+    EXPECT_LE(total(*steps, "other"), 0.05 * wall);
+  }
+  // The delay overlaps with compute; what is left over of it is waited for.
+  const double steps = 14;
+  const double compute = total(slow, "compute") / steps;
+  EXPECT_GE(total(slow, "data_wait") / steps, 0.9 * (0.250 - compute) - 0.02);
+  EXPECT_GE(total(slow, "data_wait"), total(plain, "data_wait") + 1);
+}
+
+}  // namespace
+}  // namespace apex::test
