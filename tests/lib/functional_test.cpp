@@ -413,6 +413,11 @@ TEST(TensorOps, CreationAndFormats) {
   expect_values(to_format(x, MemoryFormat::contiguous), values(x), 0);
   EXPECT_TRUE(to_format(x, MemoryFormat::contiguous).is_contiguous());
   EXPECT_EQ(to_format(x, kLast).storage(), x.storage());
+  const Tensor one_channel = wave({2, 1, 2, 2});
+  EXPECT_EQ(to_format(one_channel, kLast).memory_format(), kLast);
+  EXPECT_EQ(to_format(one_channel, kLast).storage(), one_channel.storage());
+  EXPECT_EQ(F::contiguous(one_channel, kLast).memory_format(), kLast);
+  expect_values(to_format(views::transpose(wave({2, 3}), 0, 1), kLast), {values(wave({2, 3}))[0], values(wave({2, 3}))[3], values(wave({2, 3}))[1], values(wave({2, 3}))[4], values(wave({2, 3}))[2], values(wave({2, 3}))[5]}, 0);
   EXPECT_EQ(ones_like(x).strides(), x.strides());
   expect_values(zeros_like(wave({2})), {0, 0}, 0);
 }

@@ -18,7 +18,8 @@ Tensor zeros_like(const Tensor& like);
 Tensor ones_like(const Tensor& like);
 /// A copy with its own storage and the same strides (a dense layout where `t` has gaps).
 Tensor clone(const Tensor& t);
-/// A copy in the given memory format, or a new handle to the same storage when it already is.
+/// A copy in the given memory format (row-major for ranks that have no other), or a view of the same storage when the
+/// elements already lie so. Dimensions of size 1 get the format's strides too, so memory_format() of the result is it.
 Tensor to_format(const Tensor& t, MemoryFormat format);
 
 /// In-place writes. They raise the version, so a backward that saved the tensor notices.

@@ -33,10 +33,10 @@ Conv2d::Conv2d(const Options& options, Generator& generator) : options_(options)
   weight_ = register_parameter("weight", empty({options.out_channels, options.in_channels / options.groups,
                                                 options.kernel[0], options.kernel[1]}));
   const double bound = default_bound(weight_);
-  init::uniform(weight_, -bound, bound, generator);
+  if (options.draw) init::uniform(weight_, -bound, bound, generator);
   if (!options.bias) return;
   bias_ = register_parameter("bias", empty({options.out_channels}));
-  init::uniform(bias_, -bound, bound, generator);
+  if (options.draw) init::uniform(bias_, -bound, bound, generator);
 }
 
 Tensor Conv2d::forward(const Tensor& x) {

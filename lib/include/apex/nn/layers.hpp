@@ -42,6 +42,7 @@ class Conv2d : public Module {
     std::array<std::int64_t, 2> dilation = {1, 1};
     std::int64_t groups = 1;
     bool bias = true;
+    bool draw = true;  ///< false: weight and bias are left uninitialised for the caller to fill
   };
   /// @throws Kind::argument for sizes below 1, or channels that groups does not divide
   explicit Conv2d(const Options& options, Generator& generator = default_generator());

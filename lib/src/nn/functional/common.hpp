@@ -6,6 +6,7 @@
 #include "apex/autograd/ops.hpp"
 #include "apex/kernels/copy.hpp"
 #include "apex/nn/functional.hpp"
+#include "apex/tensor_ops.hpp"
 
 namespace apex::nn::functional {
 
@@ -28,9 +29,8 @@ inline Tensor with_strides_of(const Tensor& t, const Tensor& like) {
 
 /// `t` dense in the given format, copied if need be; other ranks than 4 and 5 become row-major.
 inline Tensor with_format(const Tensor& t, MemoryFormat format) {
-  const bool ranked = t.dim() == 4 || t.dim() == 5;
-  if (t.is_contiguous(ranked ? format : MemoryFormat::contiguous)) return t;
-  return copy_of(t, empty(t.sizes(), t.dtype(), t.device(), format));
+  if (t.dim() != 4 && t.dim() != 5) format = MemoryFormat::contiguous;
+  return t.is_contiguous(format) && t.memory_format() == format ? t : to_format(t, format);
 }
 
 /// Sums what broadcasting to g's sizes had repeated. Differentiable.
