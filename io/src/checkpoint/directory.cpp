@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <fstream>
 
 #include "fault.hpp"
 #include "posix_file.hpp"
@@ -65,6 +66,15 @@ const Job& this_job() {
   return job;
 }
 
+/// A process that has ended but that nobody has waited for still has its number.
+bool is_zombie(pid_t pid) {
+  std::ifstream in(concat("/proc/", pid, "/stat"));
+  std::string text;
+  std::getline(in, text);
+  const auto name_end = text.rfind(") ");
+  return name_end != text.npos && name_end + 2 < text.size() && text[name_end + 2] == 'Z';
+}
+
 /// Whether "<host>-<pid>" names a process of this host that is gone.
 bool is_dead_process(const std::string& job) {
   const auto dash = job.rfind('-');
@@ -72,7 +82,7 @@ bool is_dead_process(const std::string& job) {
   pid_t pid = 0;
   const auto [end, error] = std::from_chars(job.data() + dash + 1, job.data() + job.size(), pid);
   if (error != std::errc{} || end != job.data() + job.size() || pid <= 0) return false;
-  return kill(pid, 0) != 0 && errno == ESRCH;
+  return (kill(pid, 0) != 0 && errno == ESRCH) || is_zombie(pid);
 }
 
 bool is_stale(const fs::path& path) {
