@@ -1,0 +1,311 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include "apex/kernels/batch_norm.hpp"
+
+#include <omp.h>
+
+#include "support/tensors.hpp"
+
+namespace apex {
+namespace {
+
+using kernels::BatchNormOptions;
+using test::throws;
+
+constexpr double kEps = 1e-5;
+
+/// Everything the layer computes, in float64 and in row-major [N, C, rest] order.
+struct Reference {
+  std::vector<double> mean, var, inv_std, y, dx, dresidual, dweight, dbias;
+};
+
+struct Inputs {
+  std::vector<double> x, weight, bias, residual, dy, given_mean, given_var;  // empty: not given
+  bool relu = false;
+};
+
+Reference reference(const Dims& sizes, const Inputs& in) {
+  const std::int64_t n = sizes[0], c = sizes[1], inner = element_count(sizes) / std::max<std::int64_t>(n * c, 1);
+  const double count = static_cast<double>(n * inner);
+  const bool fixed = !in.given_mean.empty();
+  Reference r;
+  r.y.resize(in.x.size());
+  r.dx.resize(in.x.size());
+  r.dresidual.resize(in.x.size());
+  for (std::int64_t k = 0; k < c; ++k) {
+    const auto channel = static_cast<std::size_t>(k);
+    const auto each = [&](auto f) {
+      for (std::int64_t i = 0; i < n; ++i)
+        for (std::int64_t j = 0; j < inner; ++j) f(static_cast<std::size_t>((i * c + k) * inner + j));
+    };
+    double mean = 0, var = 0, sum = 0, sum_xmu = 0;
+    each([&](std::size_t i) { mean += in.x[i] / count; });
+    each([&](std::size_t i) { var += (in.x[i] - mean) * (in.x[i] - mean) / count; });
+    r.mean.push_back(mean);
+    r.var.push_back(var);
+    if (fixed) {
+      mean = in.given_mean[channel];
+      var = in.given_var[channel];
+    }
+    const double inv = 1 / std::sqrt(var + kEps), w = in.weight.empty() ? 1 : in.weight[channel], b = in.bias.empty() ? 0 : in.bias[channel];
+    r.inv_std.push_back(inv);
+    each([&](std::size_t i) {
+      double v = (in.x[i] - mean) * inv * w + b + (in.residual.empty() ? 0 : in.residual[i]);
+      const bool passes = !in.relu || v > 0;
+      r.y[i] = passes ? v : 0;
+      r.dresidual[i] = passes ? in.dy[i] : 0;
+      sum += r.dresidual[i];
+      sum_xmu += r.dresidual[i] * (in.x[i] - mean);
+    });
+    each([&](std::size_t i) {
+      const double centred = fixed ? r.dresidual[i] : r.dresidual[i] - sum / count - (in.x[i] - mean) * inv * inv * sum_xmu / count;
+      r.dx[i] = centred * w * inv;
+    });
+    r.dweight.push_back(sum_xmu * inv);
+    r.dbias.push_back(sum);
+  }
+  return r;
+}
+
+struct Case {
+  Dims sizes;
+  MemoryFormat format;
+};
+/// Rank 2 to 5, odd and even channel counts on both sides of a vector, both layouts, sizes beyond one group of sums.
+const Case kCases[] = {
+    {{5, 3}, MemoryFormat::contiguous},         {{4100, 5}, MemoryFormat::contiguous},
+    {{4, 7, 9}, MemoryFormat::contiguous},      {{2, 16, 5, 7}, MemoryFormat::contiguous},
+    {{2, 16, 5, 7}, MemoryFormat::channels_last}, {{3, 1, 4, 4}, MemoryFormat::contiguous},
+    {{2, 65, 7, 5}, MemoryFormat::channels_last}, {{2, 96, 1, 1}, MemoryFormat::contiguous},
+    {{2, 3, 100, 100}, MemoryFormat::contiguous}, {{2, 3, 100, 100}, MemoryFormat::channels_last},
+    {{2, 20, 3, 4, 5}, MemoryFormat::contiguous}, {{2, 20, 3, 4, 5}, MemoryFormat::channels_last},
+    {{3, 37, 40, 1}, MemoryFormat::channels_last}, {{2, 300, 3, 3}, MemoryFormat::channels_last},
+};
+
+class BatchNorm : public ::testing::TestWithParam<Case> {};
+
+/// One configuration through forward and backward, training and inference.
+void check(const Case& c, DType dtype, bool affine, bool with_residual, bool relu) {
+  SCOPED_TRACE(concat(c.sizes, dtype, c.format == MemoryFormat::channels_last, affine, with_residual, relu));
+  const std::int64_t channels = c.sizes[1], rows = element_count(c.sizes) / channels;
+  const DType acc = accum_dtype(dtype);
+  const auto made = [&](std::uint64_t seed) { return test::misaligned(test::uniform(c.sizes, dtype, kCpu, seed, -1, 2, c.format)); };
+  const Tensor x = made(1), dy = made(2), residual = with_residual ? made(3) : Tensor{};
+  const Tensor weight = affine ? test::uniform({channels}, acc, kCpu, 4, 0.5, 1.5) : Tensor{}, bias = affine ? test::uniform({channels}, dtype, kCpu, 5) : Tensor{};
+  const auto values = [](const Tensor& t) { return t.defined() ? test::to_f64(t) : std::vector<double>{}; };
+  Inputs in{values(x), values(weight), values(bias), values(residual), values(dy), {}, {}, relu};
+  const auto want = reference(c.sizes, in);
+  const BatchNormOptions options{.eps = kEps, .relu = relu};
+  const auto forward_bound = test::forward_tolerance(dtype), backward_bound = test::backward_tolerance(dtype), sum_bound = test::sum_tolerance(acc, rows);
+
+  const Tensor y = test::fresh_like(x), mean = test::fresh({channels}, acc), inv_std = test::fresh({channels}, acc);
+  const Tensor running_mean = test::uniform({channels}, acc, kCpu, 6), running_var = test::uniform({channels}, acc, kCpu, 7, 0.5, 2);
+  auto moved_mean = test::to_f64(running_mean), moved_var = test::to_f64(running_var);
+  for (std::size_t i = 0; i < moved_mean.size(); ++i) {
+    moved_mean[i] = 0.9 * moved_mean[i] + 0.1 * want.mean[i];
+    moved_var[i] = 0.9 * moved_var[i] + 0.1 * want.var[i] * static_cast<double>(rows) / static_cast<double>(rows - 1);
+  }
+  kernels::batch_norm_forward({}, y.view(), mean.view(), inv_std.view(), running_mean.view(), running_var.view(), x.view(),
+                              weight.view(), bias.view(), residual.view(), 0.1, options);
+  EXPECT_TRUE(test::close(y, want.y, forward_bound));
+  EXPECT_TRUE(test::close(mean, want.mean, test::forward_tolerance(acc)));
+  EXPECT_TRUE(test::close(inv_std, want.inv_std, test::forward_tolerance(acc)));
+  EXPECT_TRUE(test::close(running_mean, moved_mean, test::forward_tolerance(acc)));
+  EXPECT_TRUE(test::close(running_var, moved_var, test::forward_tolerance(acc)));
+  const Tensor in_place = test::misaligned(x);
+  kernels::batch_norm_forward({}, in_place.view(), mean.view(), inv_std.view(), {}, {}, in_place.view(), weight.view(),
+                              bias.view(), residual.view(), 0.1, options);
+  EXPECT_EQ(test::to_f64(in_place), test::to_f64(y));
+
+  const Tensor dx = test::fresh_like(x), dresidual = test::fresh_like(x), dweight = test::fresh({channels}, acc), dbias = test::fresh({channels}, dtype);
+  for (const bool from_output : {true, false}) {
+    if (!from_output && with_residual && relu) continue;  // the mask needs the output then
+    const ConstView out = from_output ? y.view() : View{};
+    kernels::batch_norm_backward({}, test::poisoned(dx).view(), {}, dweight.view(), dbias.view(), dy.view(), out, x.view(),
+                                 weight.view(), bias.view(), mean.view(), inv_std.view(), options);
+    EXPECT_TRUE(test::close(dx, want.dx, backward_bound));
+    EXPECT_TRUE(test::close(dweight, want.dweight, sum_bound));
+    EXPECT_TRUE(test::close(dbias, want.dbias, dtype == acc ? sum_bound : test::sum_tolerance(dtype, rows)));
+    kernels::batch_norm_backward({}, test::poisoned(dx).view(), dresidual.view(), {}, {}, dy.view(), out, x.view(),
+                                 weight.view(), bias.view(), mean.view(), inv_std.view(), options);
+    EXPECT_TRUE(test::close(dx, want.dx, backward_bound));
+    EXPECT_TRUE(test::equal(dresidual, want.dresidual));
+  }
+  const Tensor over_dy = test::misaligned(dy);  // the gradient of the residual may replace dy, dx may replace dy
+  kernels::batch_norm_backward({}, {}, over_dy.view(), dweight.view(), {}, over_dy.view(), y.view(), x.view(), weight.view(),
+                               bias.view(), mean.view(), inv_std.view(), options);
+  EXPECT_TRUE(test::equal(over_dy, want.dresidual));
+  const Tensor dx_over_dy = test::misaligned(dy);
+  kernels::batch_norm_backward({}, dx_over_dy.view(), {}, {}, {}, dx_over_dy.view(), y.view(), x.view(), weight.view(),
+                               bias.view(), mean.view(), inv_std.view(), options);
+  EXPECT_EQ(test::to_f64(dx_over_dy), test::to_f64(dx));
+
+  in.given_mean = test::to_f64(running_mean);
+  in.given_var = test::to_f64(running_var);
+  const auto frozen = reference(c.sizes, in);
+  kernels::batch_norm_inference({}, test::poisoned(y).view(), x.view(), running_mean.view(), running_var.view(), weight.view(),
+                                bias.view(), residual.view(), options);
+  EXPECT_TRUE(test::close(y, frozen.y, forward_bound));
+  kernels::batch_norm_inference_backward({}, test::poisoned(dx).view(), dresidual.view(), dweight.view(), dbias.view(), dy.view(),
+                                         y.view(), x.view(), weight.view(), bias.view(), running_mean.view(), running_var.view(), options);
+  EXPECT_TRUE(test::close(dx, frozen.dx, backward_bound));
+  EXPECT_TRUE(test::equal(dresidual, frozen.dresidual));
+  EXPECT_TRUE(test::close(dweight, frozen.dweight, sum_bound));
+}
+
+TEST_P(BatchNorm, MatchesFloat64Reference) {
+  for (const auto dtype : {DType::f64, DType::f32})
+    for (int bits = 0; bits < 8; ++bits) check(GetParam(), dtype, bits & 1, bits & 2, bits & 4);
+}
+TEST_P(BatchNorm, SixteenBitStorage) {
+  // Where ReLU's input is within rounding of zero the mask may differ from the float64 one, so without it.
+  for (const auto dtype : {DType::f16, DType::bf16}) check(GetParam(), dtype, true, true, false);
+}
+INSTANTIATE_TEST_SUITE_P(Shapes, BatchNorm, ::testing::ValuesIn(kCases), [](const auto& i) {
+  std::string name = i.param.format == MemoryFormat::channels_last ? "last" : "row";
+  for (const auto s : i.param.sizes) name += "_" + std::to_string(s);
+  return name;
+});
+
+TEST(BatchNormPieces, ComposeToTheWhole) {
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Tensor x = test::uniform({3, 20, 5, 6}, DType::f32, kCpu, 1, -1, 1, format), dy = test::uniform({3, 20, 5, 6}, DType::f32, kCpu, 2, -1, 1, format);
+    const Tensor w = test::uniform({20}, DType::f32, kCpu, 3), b = test::uniform({20}, DType::f32, kCpu, 4);
+    const auto vector = [] { return test::fresh({20}, DType::f32); };
+    const Tensor mean = vector(), var = vector(), inv_std = vector(), mean2 = vector(), inv_std2 = vector(), s1 = vector(), s2 = vector(), dw = vector(), db = vector();
+    const Tensor y = test::fresh_like(x), y2 = test::fresh_like(x), dx = test::fresh_like(x), dx2 = test::fresh_like(x);
+    kernels::batch_norm_statistics({}, mean.view(), var.view(), x.view());
+    kernels::batch_norm_finish_statistics({}, inv_std.view(), {}, {}, mean.view(), var.view(), 90, 0.1, kEps);
+    kernels::batch_norm_apply({}, y.view(), x.view(), mean.view(), inv_std.view(), w.view(), b.view(), {}, true);
+    kernels::batch_norm_forward({}, y2.view(), mean2.view(), inv_std2.view(), {}, {}, x.view(), w.view(), b.view(), {}, 0.1, {.eps = kEps, .relu = true});
+    EXPECT_EQ(test::to_f64(y), test::to_f64(y2));
+    kernels::batch_norm_backward_reduce({}, s1.view(), s2.view(), {}, dy.view(), {}, x.view(), w.view(), b.view(), mean.view(), inv_std.view(), true);
+    kernels::batch_norm_backward_apply({}, dx.view(), dy.view(), {}, x.view(), w.view(), b.view(), mean.view(), inv_std.view(), s1.view(), s2.view(), 90, true);
+    kernels::batch_norm_backward({}, dx2.view(), {}, dw.view(), db.view(), dy.view(), {}, x.view(), w.view(), b.view(), mean.view(), inv_std.view(), {.eps = kEps, .relu = true});
+    EXPECT_TRUE(test::close(dx, test::to_f64(dx2), {1e-6, 1e-7}));
+    EXPECT_EQ(test::to_f64(s1), test::to_f64(db));
+  }
+}
+
+TEST(BatchNorm, LargeOffset_PAR_15_22) {
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Tensor x = test::from_list({4, 2, 1, 1}, DType::f32, {10000, -3, 10001, -3, 10002, -3, 10003, -3}, format);
+    const Tensor y = test::fresh_like(x), mean = test::fresh({2}, DType::f32), var = test::fresh({2}, DType::f32), inv = test::fresh({2}, DType::f32);
+    kernels::batch_norm_statistics({}, mean.view(), var.view(), x.view());
+    EXPECT_TRUE(test::close(var, {1.25, 0}, {0, 1e-6}));
+    kernels::batch_norm_forward({}, y.view(), mean.view(), inv.view(), {}, {}, x.view(), {}, {}, {}, 0.1);
+    EXPECT_TRUE(test::close(y, {-1.341635, 0, -0.447212, 0, 0.447212, 0, 1.341635, 0}, {0, 1e-5}));
+  }
+  // And where there are many values: 10^4 + small, in several groups of partial sums.
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Dims sizes{8, 3, 50, 50};
+    const Tensor x = test::uniform(sizes, DType::f32, kCpu, 9, 10000, 10001, format), mean = test::fresh({3}, DType::f32), var = test::fresh({3}, DType::f32);
+    const auto want = reference(sizes, {test::to_f64(x), {}, {}, {}, std::vector<double>(60000, 0.0), {}, {}, false});
+    kernels::batch_norm_statistics({}, mean.view(), var.view(), x.view());
+    EXPECT_TRUE(test::close(var, want.var, {1e-5, 0}));
+    EXPECT_TRUE(test::close(mean, want.mean, {1e-7, 0}));
+  }
+}
+
+TEST(BatchNorm, ResidualAndReLU_PAR_15_25) {
+  const Tensor x = from_values<float>({3, 1, 1}, {1, 3, 5}), z = from_values<float>({3, 1, 1}, {2, -2, -0.25f}), dy = from_values<float>({3, 1, 1}, {1, 2, 3});
+  const Tensor b = from_values<float>({1}, {0.5f}), w = from_values<float>({1}, {1});
+  const Tensor y = test::fresh_like(x), mean = test::fresh({1}, DType::f32), inv = test::fresh({1}, DType::f32), dx = test::fresh_like(x), dz = test::fresh_like(x), dw = test::fresh({1}, DType::f32), db = test::fresh({1}, DType::f32);
+  kernels::batch_norm_forward({}, y.view(), mean.view(), inv.view(), {}, {}, x.view(), w.view(), b.view(), z.view(), 0.1, {.relu = true});
+  EXPECT_TRUE(test::close(y, {1.2752574, 0, 1.4747426}, {0, 1e-5}));
+  kernels::batch_norm_backward({}, dx.view(), dz.view(), dw.view(), db.view(), dy.view(), y.view(), x.view(), w.view(), b.view(), mean.view(), inv.view(), {.relu = true});
+  EXPECT_TRUE(test::equal(dz, {1, 0, 3}));
+  EXPECT_TRUE(test::close(dx, {0.4082452, -0.8164951, 0.4082498}, {0, 1e-5}));
+  EXPECT_TRUE(test::close(dw, {-1.2247426 + 3.6742277}, {0, 1e-5}));
+  EXPECT_TRUE(test::equal(db, {4}));
+}
+
+TEST(BatchNorm, Eval_PAR_15_26) {
+  const Tensor x = from_values<float>({3, 1}, {1, 3, -1}), m = from_values<float>({1}, {1}), v = from_values<float>({1}, {4}), w = from_values<float>({1}, {3}), b = from_values<float>({1}, {0.5f});
+  const Tensor y = test::fresh_like(x), dx = test::fresh_like(x), one = from_values<float>({3, 1}, {1, 1, 1});
+  kernels::batch_norm_inference({}, y.view(), x.view(), m.view(), v.view(), w.view(), b.view(), {});
+  EXPECT_TRUE(test::close(y, {0.5, 3.4999963, -2.4999963}, {0, 1e-6}));
+  kernels::batch_norm_inference_backward({}, dx.view(), {}, {}, {}, one.view(), {}, x.view(), w.view(), b.view(), m.view(), v.view());
+  EXPECT_TRUE(test::close(dx, {1.4999981, 1.4999981, 1.4999981}, {0, 1e-6}));
+}
+
+TEST(BatchNorm, GradientsMatchDifferences) {
+  for (const bool relu : {false, true})
+    for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+      const Tensor x = test::uniform({3, 4, 2, 3}, DType::f64, kCpu, 1, -1, 1, format), z = test::uniform({3, 4, 2, 3}, DType::f64, kCpu, 2, -1, 1, format);
+      const Tensor w = test::uniform({4}, DType::f64, kCpu, 3, 0.5, 1.5), b = test::uniform({4}, DType::f64, kCpu, 4), y = empty_like(x), mean = empty({4}, DType::f64), inv = empty({4}, DType::f64);
+      const Tensor dx = test::fresh_like(x), dz = test::fresh_like(x), dw = test::fresh_like(w), db = test::fresh_like(b), dy = test::weights_like(y);
+      const BatchNormOptions o{.eps = kEps, .relu = relu};
+      const auto loss = [&] {
+        kernels::batch_norm_forward({}, y.view(), mean.view(), inv.view(), {}, {}, x.view(), w.view(), b.view(), z.view(), 0.1, o);
+        return test::weighted_sum(y);
+      };
+      loss();
+      kernels::batch_norm_backward({}, dx.view(), dz.view(), dw.view(), db.view(), dy.view(), y.view(), x.view(), w.view(), b.view(), mean.view(), inv.view(), o);
+      EXPECT_TRUE(test::gradient_matches(x, dx, loss));
+      EXPECT_TRUE(test::gradient_matches(z, dz, loss));
+      EXPECT_TRUE(test::gradient_matches(w, dw, loss));
+      EXPECT_TRUE(test::gradient_matches(b, db, loss));
+    }
+}
+
+TEST(BatchNorm, SameBitsForEveryThreadCount) {
+  const int threads = omp_get_max_threads();
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Tensor x = test::uniform({16, 24, 20, 20}, DType::f32, kCpu, 1, -1, 1, format), y = empty_like(x), mean = empty({24}), inv = empty({24}), dx = empty_like(x), dw = empty({24});
+    std::vector<std::vector<double>> results;
+    for (const int t : {1, 2, 3}) {
+      omp_set_num_threads(t);
+      kernels::batch_norm_forward({}, y.view(), mean.view(), inv.view(), {}, {}, x.view(), {}, {}, {}, 0.1);
+      kernels::batch_norm_backward({}, dx.view(), {}, dw.view(), {}, x.view(), {}, y.view(), {}, {}, mean.view(), inv.view());
+      auto all = test::to_f64(y);
+      for (const auto& t2 : {mean, inv, dx, dw})
+        for (const double v : test::to_f64(t2)) all.push_back(v);
+      results.push_back(all);
+    }
+    omp_set_num_threads(threads);
+    EXPECT_EQ(results[0], results[1]);
+    EXPECT_EQ(results[0], results[2]);
+  }
+}
+
+TEST(BatchNorm, EmptyInputAndNaN) {
+  const Tensor x = empty({0, 3, 4, 4}), mean = test::fresh({3}, DType::f32), inv = test::fresh({3}, DType::f32), rm = from_values<float>({3}, {1, 2, 3}), rv = from_values<float>({3}, {4, 5, 6});
+  kernels::batch_norm_forward({}, x.view(), mean.view(), inv.view(), rm.view(), rv.view(), x.view(), {}, {}, {}, 0.1);
+  EXPECT_TRUE(test::equal(rm, {1, 2, 3}));
+  EXPECT_TRUE(test::equal(rv, {4, 5, 6}));
+  EXPECT_TRUE(test::equal(mean, {0, 0, 0}));
+  const Tensor dw = test::fresh({3}, DType::f32), db = test::fresh({3}, DType::f32);
+  kernels::batch_norm_backward({}, x.view(), {}, dw.view(), db.view(), x.view(), {}, x.view(), {}, {}, mean.view(), inv.view());
+  EXPECT_TRUE(test::equal(dw, {0, 0, 0}));
+  EXPECT_TRUE(test::equal(db, {0, 0, 0}));
+  const Tensor n = from_values<float>({2, 2}, {NAN, -1, 1, -2}), y = test::fresh({2, 2}, DType::f32), m = from_values<float>({2}, {0, 0}), v = from_values<float>({2}, {1, 1});
+  kernels::batch_norm_inference({}, y.view(), n.view(), m.view(), v.view(), {}, {}, {}, {.relu = true});
+  EXPECT_TRUE(test::close(y, {std::nan(""), 0, 1, 0}, {1e-4, 0}));
+}
+
+TEST(BatchNorm, BadArguments) {
+  const Tensor x = empty({2, 3, 4, 4}), y = empty({2, 3, 4, 4}), mean = empty({3}), inv = empty({3}), w = empty({3});
+  const auto forward = [&](const Tensor& px, const Tensor& py, const Tensor& m, const Tensor& weight, const Tensor& rm = {}, const Tensor& rv = {}, const BatchNormOptions& o = {}) {
+    kernels::batch_norm_forward({}, py.view(), m.view(), inv.view(), rm.view(), rv.view(), px.view(), weight.view(), {}, {}, 0.1, o);
+  };
+  EXPECT_TRUE(throws(Kind::argument, "more than one value", [&] { forward(empty({1, 3}), empty({1, 3}), mean, w); }));
+  EXPECT_TRUE(throws(Kind::argument, "rank 2 to 5", [&] { forward(empty({3}), y, mean, w); }));
+  EXPECT_TRUE(throws(Kind::argument, "copy it first", [&] { forward(test::spread_out(x), y, mean, w); }));
+  EXPECT_TRUE(throws(Kind::argument, "y has strides", [&] { forward(x, empty({2, 3, 4, 4}, DType::f32, kCpu, MemoryFormat::channels_last), mean, w); }));
+  EXPECT_TRUE(throws(Kind::argument, "y has sizes", [&] { forward(x, empty({2, 3, 4, 5}), mean, w); }));
+  EXPECT_TRUE(throws(Kind::argument, "mean has sizes", [&] { forward(x, y, empty({4}), w); }));
+  EXPECT_TRUE(throws(Kind::argument, "mean is f64", [&] { forward(x, y, empty({3}, DType::f64), w); }));
+  EXPECT_TRUE(throws(Kind::argument, "weight is f16", [&] { forward(x, y, mean, empty({3}, DType::f16)); }));
+  EXPECT_TRUE(throws(Kind::argument, "weight has sizes", [&] { forward(x, y, mean, empty({2})); }));
+  EXPECT_TRUE(throws(Kind::argument, "go together", [&] { forward(x, y, mean, w, empty({3})); }));
+  EXPECT_TRUE(throws(Kind::argument, "eps is 0", [&] { forward(x, y, mean, w, {}, {}, {.eps = 0}); }));
+  EXPECT_TRUE(throws(Kind::unsupported, "i64", [&] { forward(empty({2, 3}, DType::i64), y, mean, w); }));
+  EXPECT_TRUE(throws(Kind::argument, "running_mean is not given", [&] { kernels::batch_norm_inference({}, y.view(), x.view(), {}, {}, {}, {}, {}); }));
+  EXPECT_TRUE(throws(Kind::argument, "dy is not given", [&] { kernels::batch_norm_backward({}, y.view(), {}, {}, {}, {}, {}, x.view(), {}, {}, mean.view(), inv.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "inv_std is not given", [&] { kernels::batch_norm_apply({}, y.view(), x.view(), mean.view(), {}, {}, {}, {}, false); }));
+  EXPECT_TRUE(throws(Kind::argument, "var is not given", [&] { kernels::batch_norm_statistics({}, mean.view(), {}, x.view()); }));
+}
+
+}  // namespace
+}  // namespace apex

@@ -1,0 +1,377 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include "apex/kernels/multi_tensor.hpp"
+
+#include "support/tensors.hpp"
+
+namespace apex {
+namespace {
+
+using kernels::SgdOptions;
+using test::throws;
+
+/// Tensors and their views, as the ops take them.
+struct List {
+  std::vector<Tensor> tensors;
+  std::vector<View> views;
+  std::vector<ConstView> const_views;
+
+  List() = default;
+  List(std::initializer_list<Tensor> t) { for (const auto& x : t) add(x); }
+  void add(const Tensor& t) {
+    tensors.push_back(t);
+    views.push_back(t.view());
+    const_views.emplace_back(t.view());
+  }
+};
+
+Tensor flag(int value = 0) { return from_values<std::int32_t>({1}, {value}); }
+
+TEST(MultiTensorScale, EveryTypePairAndSize_OPT_10_A29) {
+  for (const auto from : {DType::f64, DType::f32, DType::f16, DType::bf16})
+    for (const auto to : {DType::f64, DType::f32, DType::f16, DType::bf16})
+      for (const std::int64_t n : {1, 777, 33333, 65537}) {
+        List in, out;
+        for (int i = 0; i < 3; ++i) {
+          in.add(i == 1 ? test::misaligned(test::uniform({n}, from, kCpu, 1)) : test::uniform({n}, from, kCpu, 2));
+          out.add(test::fresh({n}, to));
+        }
+        const Tensor f = flag();
+        kernels::multi_tensor_scale({}, f.view(), out.views, in.const_views, 0.25, 333);
+        EXPECT_EQ(f.item(), 0);
+        for (std::size_t i = 0; i < 3; ++i) {
+          auto want = test::to_f64(in.tensors[i]);
+          for (auto& v : want) v *= 0.25;
+          EXPECT_TRUE(test::close(out.tensors[i], want, test::optimizer_tolerance(to))) << from << to << n;
+        }
+      }
+}
+
+TEST(MultiTensorScale, DetectsAtEveryPlace_OPT_10_A29) {
+  for (const double bad : {INFINITY, -INFINITY, NAN})
+    for (const std::int64_t at : {0, 40000, 77776})
+      for (const auto dtype : {DType::f32, DType::f16}) {
+        const List in{test::from_function({100}, dtype, kCpu, [](std::int64_t) { return 4.0; }),
+                      test::from_function({77777}, dtype, kCpu, [=](std::int64_t i) { return i == at ? bad : 4.0; })};
+        const Tensor f = flag();
+        kernels::multi_tensor_scale({}, f.view(), in.views, in.const_views, 0.25, 65536);  // in place
+        EXPECT_EQ(f.item(), 1) << bad << at;
+        EXPECT_EQ(test::to_f64(in.tensors[0])[0], 1.0);
+        EXPECT_EQ(test::to_f64(in.tensors[1])[static_cast<std::size_t>(at == 0 ? 1 : 0)], 1.0) << "finite ones are written all the same";
+      }
+  const List big{from_values<float>({1}, {1e5f})}, half{empty({1}, DType::f16)};
+  const Tensor f = flag();
+  kernels::multi_tensor_scale({}, f.view(), half.views, big.const_views, 1.0);
+  EXPECT_EQ(f.item(), 1) << "an overflow in the conversion counts";
+  kernels::multi_tensor_scale({}, {}, half.views, big.const_views, 1.0);  // no flag wanted
+  const Tensor held = flag(1);
+  kernels::multi_tensor_scale({}, held.view(), {}, {}, 1.0);
+  EXPECT_EQ(held.item(), 1) << "an op never clears the flag";
+}
+
+TEST(MultiTensorAxpby, NumbersAndChecks_OPT_10_A30) {
+  for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    const List x{test::from_function({5, 401}, dtype, kCpu, [](std::int64_t) { return 1.0; })}, y{test::from_function({5, 401}, dtype, kCpu, [](std::int64_t) { return 2.0; })}, out{test::fresh({5, 401}, DType::f32)};
+    const Tensor f = flag();
+    if (dtype == DType::f64) {
+      const List wide{test::fresh({5, 401}, DType::f64)};
+      kernels::multi_tensor_axpby({}, f.view(), wide.views, x.const_views, y.const_views, 2, 3);
+      EXPECT_TRUE(test::equal(wide.tensors[0], std::vector<double>(2005, 8)));
+    } else {
+      kernels::multi_tensor_axpby({}, f.view(), out.views, x.const_views, y.const_views, 2, 3);
+      EXPECT_TRUE(test::equal(out.tensors[0], std::vector<double>(2005, 8)));
+    }
+    EXPECT_EQ(f.item(), 0);
+  }
+  const List x{from_values<float>({2}, {1, 1})}, y{from_values<float>({2}, {2, NAN})}, out{empty({2})};
+  using kernels::CheckArgs;
+  for (const auto& [check, want] : {std::pair{CheckArgs::x, 0}, {CheckArgs::y, 1}, {CheckArgs::both, 1}}) {
+    const Tensor f = flag();
+    kernels::multi_tensor_axpby({}, f.view(), out.views, x.const_views, y.const_views, 2, 3, check);
+    EXPECT_EQ(f.item(), want);
+  }
+  const List inf{from_values<float>({1}, {INFINITY})}, one{from_values<float>({1}, {1})}, o{empty({1})};
+  kernels::multi_tensor_axpby({}, {}, o.views, inf.const_views, one.const_views, 0, 1);
+  EXPECT_TRUE(std::isnan(test::to_f64(o.tensors[0])[0])) << "0 * infinity is NaN on purpose";
+}
+
+TEST(MultiTensorL2Norm, NumbersAndFlags_OPT_10_A31) {
+  const Tensor f = flag(), norm = test::fresh({}, DType::f32), per = test::fresh({2}, DType::f32);
+  const List x{from_values<float>({2}, {3, 4}), from_values<float>({2}, {0, 12})};
+  kernels::multi_tensor_l2norm({}, f.view(), norm.view(), per.view(), x.const_views);
+  EXPECT_EQ(norm.item(), 13);
+  EXPECT_TRUE(test::equal(per, {5, 12}));
+  EXPECT_EQ(f.item(), 0);
+  const List halves{test::from_list({2}, DType::f16, {60000, 60000})};
+  kernels::multi_tensor_l2norm({}, f.view(), norm.view(), {}, halves.const_views);
+  EXPECT_NEAR(norm.item(), 84852.81, 0.01);
+  EXPECT_EQ(f.item(), 0);
+  const List large{from_values<float>({1}, {2e19f})};
+  kernels::multi_tensor_l2norm({}, f.view(), norm.view(), {}, large.const_views);
+  EXPECT_EQ(f.item(), 1) << "a square beyond f32 is detected";
+  for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+    for (const std::int64_t chunk : {333, 33333, 65536}) {
+      List many;
+      double all = 0;
+      std::vector<double> each;
+      for (const std::int64_t n : {10, 0, 7777, 65537, 1}) {
+        many.add(test::uniform({n}, dtype, kCpu, static_cast<std::uint64_t>(n + 1)));
+        double sum = 0;
+        for (const double v : test::to_f64(many.tensors.back())) sum += v * v;
+        all += sum;
+        each.push_back(std::sqrt(sum));
+      }
+      const Tensor n = test::fresh({1}, accum_dtype(dtype)), p = test::fresh({5}, accum_dtype(dtype));
+      kernels::multi_tensor_l2norm({}, {}, n.view(), p.view(), many.const_views, chunk);
+      EXPECT_TRUE(test::close(n, {std::sqrt(all)}, test::kNormTolerance)) << dtype << chunk;
+      EXPECT_TRUE(test::close(p, each, test::kNormTolerance)) << dtype << chunk;
+    }
+  kernels::multi_tensor_l2norm({}, {}, norm.view(), {}, {});
+  EXPECT_EQ(norm.item(), 0);
+}
+
+/// The rules of SGD, one element at a time, in float64.
+struct Element {
+  double p = 0, buf = 0;
+  bool first = true;
+  void step(double g, const SgdOptions& o) {
+    g *= o.scale;
+    if (!o.wd_after_momentum) g += o.weight_decay * p;
+    if (o.momentum != 0) {
+      buf = first ? g : o.momentum * buf + (1 - o.dampening) * g;
+      first = false;
+      g = o.nesterov ? g + o.momentum * buf : buf;
+    }
+    if (o.wd_after_momentum) g += o.weight_decay * p;
+    p -= o.lr * g;
+  }
+};
+
+const std::vector<double> kP = {1, -2, 0.5, 3};
+const std::vector<double> kG[] = {{0.1, -0.2, 0.3, -0.4}, {0.05, 0.1, -0.15, 0.2}, {-0.3, 0, 0.6, 0.01}};
+
+/// Three steps on the data of the acceptance cases, as one tensor or split into four, aligned or not.
+struct ThreeSteps {
+  List p, buf;
+
+  ThreeSteps(const SgdOptions& o, bool split, bool odd, DType dtype = DType::f32) {
+    const std::size_t parts = split ? 4 : 1, length = 4 / parts;
+    const auto make = [&](const std::vector<double>& all, std::size_t part) {
+      const auto from = static_cast<std::ptrdiff_t>(part * length);
+      const Tensor t = test::from_list({static_cast<std::int64_t>(length)}, dtype, {all.begin() + from, all.begin() + from + static_cast<std::ptrdiff_t>(length)});
+      return odd ? test::misaligned(t) : t;
+    };
+    for (std::size_t i = 0; i < parts; ++i) {
+      p.add(make(kP, i));
+      buf.add(test::fresh_like(p.tensors.back()));
+    }
+    std::vector<std::uint8_t> first(parts, 1);
+    for (const auto& step : kG) {
+      List g;
+      for (std::size_t i = 0; i < parts; ++i) g.add(make(step, i));
+      kernels::multi_tensor_sgd({}, {}, p.views, o.momentum != 0 ? std::span<const View>(buf.views) : std::span<const View>{}, {}, g.const_views, first, o);
+      first.assign(parts, 0);
+    }
+  }
+  static std::vector<double> joined(const List& l) {
+    std::vector<double> out;
+    for (const auto& t : l.tensors)
+      for (const double v : test::to_f64(t)) out.push_back(v);
+    return out;
+  }
+};
+
+TEST(MultiTensorSgd, AcceptanceCases_OPT_10_A20_to_A23) {
+  struct Case {
+    SgdOptions options;
+    std::vector<double> p, buf;
+  };
+  const Case cases[] = {
+      {{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}, {0.93820798, -1.854216, 0.36037651, 2.901221}, {0.08991998, -0.60184, 0.834735, 0.67679}},
+      {{.lr = 0.1, .momentum = 0.9, .dampening = 0.5}, {0.98315001, -1.9553, 0.40295002, 3.0889001}, {}},
+      {{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true}, {0.93115741, -1.8017929, 0.28645427, 2.8407722}, {}},
+      {{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .wd_after_momentum = true}, {0.96403801, -1.905876, 0.37306652, 2.979341}, {-0.174, -0.072, 0.708, -0.134}},
+  };
+  for (const auto& c : cases)
+    for (const bool split : {false, true})
+      for (const bool odd : {false, true})
+        for (const auto dtype : {DType::f32, DType::f64}) {
+          const ThreeSteps r(c.options, split, odd, dtype);
+          EXPECT_TRUE(test::close(ThreeSteps::joined(r.p), c.p, test::optimizer_tolerance(DType::f32)));
+          if (!c.buf.empty()) {
+            EXPECT_TRUE(test::close(ThreeSteps::joined(r.buf), c.buf, test::optimizer_tolerance(DType::f32)));
+          }
+        }
+}
+
+TEST(MultiTensorSgd, FirstRunIsPerTensor_OPT_10_A24) {
+  for (const bool a_first : {true, false}) {
+    const Tensor a = from_values<float>({1}, {1}), b = from_values<float>({1}, {1}), ma = empty({1}), mb = empty({1}), one = from_values<float>({1}, {1});
+    const SgdOptions o{.lr = 0.1, .momentum = 0.9, .dampening = 0.5};
+    {
+      const List p{a}, m{ma}, g{one};
+      kernels::multi_tensor_sgd({}, {}, p.views, m.views, {}, g.const_views, std::vector<std::uint8_t>{1}, o);
+    }
+    const List p = a_first ? List{a, b} : List{b, a}, m = a_first ? List{ma, mb} : List{mb, ma}, g{one, one};
+    const std::vector<std::uint8_t> first = a_first ? std::vector<std::uint8_t>{0, 1} : std::vector<std::uint8_t>{1, 0};
+    kernels::multi_tensor_sgd({}, {}, p.views, m.views, {}, g.const_views, first, o);
+    EXPECT_NEAR(a.item(), 0.76, 1e-7);
+    EXPECT_NEAR(b.item(), 0.9, 1e-7);
+  }
+}
+
+TEST(MultiTensorSgd, EveryTypeAgainstTheRules) {
+  for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+    for (const auto grad_dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+      for (int bits = 0; bits < 16; ++bits) {
+        if ((dtype == DType::f64) != (grad_dtype == DType::f64)) continue;
+        const SgdOptions o{.lr = 0.05, .momentum = bits & 1 ? 0.9 : 0.0, .dampening = bits & 2 ? 0.3 : 0.0, .weight_decay = bits & 4 ? 0.01 : 0.0,
+                           .nesterov = (bits & 3) == 1, .wd_after_momentum = (bits & 8) != 0, .scale = 0.5};
+        List p, m, g;
+        for (const std::int64_t n : {1500, 0, 33, 1}) {
+          p.add(test::misaligned(test::uniform({n}, dtype, kCpu, 1)));
+          m.add(test::uniform({n}, accum_dtype(dtype), kCpu, 2));
+          g.add(test::uniform({n}, grad_dtype, kCpu, 3));
+        }
+        std::vector<std::vector<double>> want_p, want_m;
+        const std::vector<std::uint8_t> first = {0, 1, 1, 0};
+        for (std::size_t t = 0; t < 4; ++t) {
+          const auto ps = test::to_f64(p.tensors[t]), ms = test::to_f64(m.tensors[t]), gs = test::to_f64(g.tensors[t]);
+          want_p.emplace_back();
+          want_m.emplace_back();
+          for (std::size_t i = 0; i < ps.size(); ++i) {
+            Element e{ps[i], ms[i], first[t] != 0};
+            e.step(gs[i], o);
+            want_p.back().push_back(e.p);
+            want_m.back().push_back(e.buf);
+          }
+        }
+        kernels::multi_tensor_sgd({}, {}, p.views, m.views, {}, g.const_views, first, o);
+        for (std::size_t t = 0; t < 4; ++t) {
+          EXPECT_TRUE(test::close(p.tensors[t], want_p[t], test::optimizer_tolerance(dtype))) << dtype << grad_dtype << bits;
+          EXPECT_TRUE(test::close(m.tensors[t], want_m[t], test::optimizer_tolerance(accum_dtype(dtype)))) << dtype << bits;
+        }
+      }
+}
+
+TEST(MultiTensorSgd, MastersWriteTheModelCopy_OPT_10_A24) {
+  for (const auto half : {DType::f16, DType::bf16}) {
+    const List p{test::from_list({4}, DType::f32, kP)}, m{test::fresh({4}, DType::f32)}, copy{empty({4}, half)};
+    std::vector<std::uint8_t> first{1};
+    const Tensor inv = from_values<float>({1}, {1.0f / 128});
+    SgdOptions o{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1};
+    o.inv_scale = inv.view();
+    for (const auto& step : kG) {
+      auto scaled = step;
+      for (auto& v : scaled) v *= 128;
+      const List g{test::from_list({4}, DType::f16, scaled)};
+      kernels::multi_tensor_sgd({}, {}, p.views, m.views, copy.views, g.const_views, first, o);
+      first[0] = 0;
+    }
+    EXPECT_TRUE(test::close(p.tensors[0], {0.93820798, -1.854216, 0.36037651, 2.901221}, {5e-4, 5e-4}));
+    const Tensor rounded = test::from_list({4}, half, test::to_f64(p.tensors[0]));
+    EXPECT_TRUE(test::equal(copy.tensors[0], test::to_f64(rounded)));
+  }
+}
+
+TEST(MultiTensorSgd, SkipsWithoutATrace) {
+  const Tensor inf = from_values<float>({1}, {1}), zero = from_values<float>({1}, {0});
+  const auto step = [&](const Tensor& f, const Tensor& found) {
+    const List p{test::from_list({4}, DType::f32, kP)}, m{test::from_list({4}, DType::f32, kG[0])}, g{test::from_list({4}, DType::f32, {NAN, INFINITY, 1, 2})}, c{test::from_list({4}, DType::f16, kG[1])};
+    const auto before_p = test::to_f64(p.tensors[0]), before_m = test::to_f64(m.tensors[0]), before_c = test::to_f64(c.tensors[0]);
+    SgdOptions o{.lr = 0.1, .momentum = 0.9};
+    o.found_inf = found.view();
+    kernels::multi_tensor_sgd({}, f.view(), p.views, m.views, c.views, g.const_views, std::vector<std::uint8_t>{0}, o);
+    return test::equal(p.tensors[0], before_p) && test::equal(m.tensors[0], before_m) && test::equal(c.tensors[0], before_c);
+  };
+  EXPECT_TRUE(step(flag(1), {}));
+  EXPECT_TRUE(step(flag(-7), {}));
+  EXPECT_TRUE(step(flag(0), inf));
+  EXPECT_TRUE(step({}, inf));
+  EXPECT_FALSE(step(flag(0), zero));
+}
+
+TEST(MultiTensor, EmptyTensorsKeepTheirPlace_OPT_10_A32) {
+  for (const auto& sizes : {std::vector<std::int64_t>{10, 0}, {0, 10}, {0}, {}, [] {
+         std::vector<std::int64_t> v(35, 10);
+         v.push_back(0);
+         v.insert(v.end(), 20, 10);
+         return v;
+       }()}) {
+    List p, g;
+    for (const auto n : sizes) {
+      p.add(test::from_function({n}, DType::f32, kCpu, [](std::int64_t) { return 1.0; }));
+      g.add(test::from_function({n}, DType::f32, kCpu, [](std::int64_t) { return 1.0; }));
+    }
+    kernels::multi_tensor_sgd({}, {}, p.views, {}, {}, g.const_views, {}, {.lr = 0.5});
+    for (const auto& t : p.tensors)
+      for (const double v : test::to_f64(t)) ASSERT_EQ(v, 0.5);
+  }
+}
+
+TEST(Flatten, PacksInMemoryOrderAndBack) {
+  for (const auto flat_dtype : {DType::f64, DType::f32, DType::f16})
+    for (const double scale : {1.0, 0.5}) {
+      const Tensor last = test::uniform({2, 3, 4, 5}, DType::f32, kCpu, 2, -1, 1, MemoryFormat::channels_last);
+      const List in{test::uniform({70001}, DType::f32, kCpu, 1), last, empty({0}), test::misaligned(test::uniform({7}, DType::f16, kCpu, 3))};
+      std::vector<double> want;
+      for (const auto& t : in.tensors)
+        for (const double v : test::to_f64(t.is_same(last) ? views::permute(t, {0, 2, 3, 1}) : t)) want.push_back(v * scale);
+      const Tensor flat = test::fresh({70128}, flat_dtype);
+      kernels::flatten({}, flat.view(), in.const_views, scale);
+      EXPECT_TRUE(test::close(flat, want, test::optimizer_tolerance(flat_dtype)));
+      List out;
+      for (const auto& t : in.tensors) out.add(test::fresh_like(t));
+      kernels::unflatten({}, out.views, flat.view(), 1 / scale);
+      for (std::size_t i = 0; i < 4; ++i)
+        EXPECT_TRUE(test::close(out.tensors[i], test::to_f64(in.tensors[i]), test::optimizer_tolerance(flat_dtype == DType::f16 ? DType::f16 : DType::f32)));
+    }
+  const List in{from_values<float>({2, 2}, {1, 2, 3, 4}), from_values<float>({1}, {5})};
+  const Tensor flat = empty({5});
+  kernels::flatten({}, flat.view(), in.const_views);
+  EXPECT_TRUE(test::equal(flat, {1, 2, 3, 4, 5}));  // PAR-15.1
+}
+
+TEST(MultiTensor, ErrorsNameOpListAndTensor) {
+  const Tensor a = empty({3}), b = empty({3}), c = empty({4}), d = empty({3}, DType::f64), i = empty({3}, DType::i64);
+  const List good{a, b}, longer{a, c}, mixed{a, d}, integer{a, i}, one{a}, gaps{a, test::spread_out(b)};
+  const auto scale = [&](const List& out, const List& in, const Tensor& f = {}, std::int64_t chunk = 100) {
+    kernels::multi_tensor_scale({}, f.view(), out.views, in.const_views, 1.0, chunk);
+  };
+  EXPECT_TRUE(throws(Kind::argument, "1 out and 2 in", [&] { scale(one, good); }));
+  EXPECT_TRUE(throws(Kind::argument, "multi_tensor_scale: out[1] has sizes [3], in[1] has [4]", [&] { scale(good, longer); }));
+  EXPECT_TRUE(throws(Kind::argument, "in[1] is f64, in[0] is f32", [&] { scale(good, mixed); }));
+  EXPECT_TRUE(throws(Kind::unsupported, "in[1] is i64", [&] { scale(good, integer); }));
+  EXPECT_TRUE(throws(Kind::argument, "in[1] of sizes [3] and strides [2] is not dense", [&] { scale(good, gaps); }));
+  EXPECT_TRUE(throws(Kind::argument, "chunk_size is 0", [&] { scale(good, good, {}, 0); }));
+  EXPECT_TRUE(throws(Kind::argument, "flag is f32", [&] { scale(good, good, from_values<float>({1}, {0})); }));
+  EXPECT_TRUE(throws(Kind::argument, "flag has sizes [3]", [&] { scale(good, good, empty({3}, DType::i32)); }));
+  const List row{empty({2, 3})}, column{views::transpose(empty({3, 2}), 0, 1)};
+  EXPECT_TRUE(throws(Kind::argument, "out[0] has strides [1, 2], in[0] has [3, 1]", [&] { scale(column, row); }));
+  scale(column, column);  // the same order on both sides is fine
+  const std::vector<View> undefined(2);
+  EXPECT_TRUE(throws(Kind::argument, "out[0] is not given", [&] { kernels::multi_tensor_scale({}, {}, undefined, good.const_views, 1.0); }));
+  const auto sgd = [&](const List& p, const List& m, const List& g, std::vector<std::uint8_t> first, const List& copies = {}) {
+    kernels::multi_tensor_sgd({}, {}, p.views, m.views, copies.views, g.const_views, first, {.lr = 1, .momentum = 0.9});
+  };
+  const List doubles{d, d};
+  EXPECT_TRUE(throws(Kind::argument, "1 momenta and 2 params", [&] { sgd(good, one, good, {0, 0}); }));
+  EXPECT_TRUE(throws(Kind::argument, "1 first_run flags", [&] { sgd(good, good, good, {0}); }));
+  EXPECT_TRUE(throws(Kind::argument, "f64 goes with f64", [&] { sgd(good, good, doubles, {0, 0}); }));
+  EXPECT_TRUE(throws(Kind::argument, "momenta is f64", [&] { sgd(good, doubles, good, {0, 0}); }));
+  EXPECT_TRUE(throws(Kind::argument, "copies is f32", [&] { sgd(good, good, good, {0, 0}, good); }));
+  SgdOptions o{.lr = 1};
+  o.found_inf = d.view();
+  EXPECT_TRUE(throws(Kind::argument, "found_inf is f64", [&] { kernels::multi_tensor_sgd({}, {}, good.views, {}, {}, good.const_views, {}, o); }));
+  const Tensor norm = empty({});
+  EXPECT_TRUE(throws(Kind::argument, "norm is f32", [&] { kernels::multi_tensor_l2norm({}, {}, norm.view(), {}, doubles.const_views); }));
+  EXPECT_TRUE(throws(Kind::argument, "per_tensor has sizes [3]", [&] { kernels::multi_tensor_l2norm({}, {}, norm.view(), a.view(), good.const_views); }));
+  EXPECT_TRUE(throws(Kind::argument, "flat has sizes [3]", [&] { kernels::flatten({}, a.view(), good.const_views); }));
+  EXPECT_TRUE(throws(Kind::argument, "tensors[1]", [&] { kernels::flatten({}, empty({6}).view(), gaps.const_views); }));
+  EXPECT_TRUE(throws(Kind::argument, "flat has sizes [4]", [&] { kernels::unflatten({}, good.views, c.view()); }));
+  const Context gpu{Device{DeviceKind::cuda, 0}, nullptr};
+  EXPECT_TRUE(throws(Kind::argument, "in[0] is on cpu", [&] { kernels::multi_tensor_scale(gpu, {}, good.views, good.const_views, 1.0); }));
+}
+
+}  // namespace
+}  // namespace apex

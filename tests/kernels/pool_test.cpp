@@ -1,0 +1,167 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include "apex/kernels/pool.hpp"
+
+#include "support/tensors.hpp"
+
+namespace apex {
+namespace {
+
+using kernels::Pool2dOptions;
+using test::throws;
+
+struct Case {
+  const char* name;
+  Dims x;
+  Pool2dOptions options;
+};
+
+const Case kCases[] = {
+    {"resnet_stem", {2, 16, 14, 12}, {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}}},
+    {"plain", {2, 3, 8, 6}, {}},
+    {"odd", {1, 5, 9, 7}, {.kernel = {3, 2}, .stride = {2, 3}, .padding = {1, 0}}},
+    {"ceil", {2, 4, 8, 8}, {.kernel = {3, 3}, .stride = {2, 2}, .ceil_mode = true}},
+    {"ceil_padded", {2, 9, 7, 6}, {.kernel = {3, 3}, .stride = {3, 3}, .padding = {1, 1}, .ceil_mode = true}},
+    {"without_pad", {2, 4, 7, 7}, {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}, .count_include_pad = false}},
+    {"gaps", {1, 2, 10, 11}, {.kernel = {2, 1}, .stride = {4, 3}}},
+    {"overlapping", {2, 33, 6, 6}, {.kernel = {5, 5}, .stride = {1, 1}, .padding = {2, 2}}},
+};
+
+std::size_t index(const Dims& s, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w) {
+  return static_cast<std::size_t>(((n * s[1] + c) * s[2] + h) * s[3] + w);
+}
+
+template <class F>
+void for_each_output(const Dims& y, F&& f) {
+  for (std::int64_t n = 0; n < y[0]; ++n)
+    for (std::int64_t c = 0; c < y[1]; ++c)
+      for (std::int64_t i = 0; i < y[2]; ++i)
+        for (std::int64_t j = 0; j < y[3]; ++j) f(n, c, i, j);
+}
+
+class Pool2d : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Pool2d, MatchesTheDefinition) {
+  const auto& [name, xs, o] = GetParam();
+  const Dims ys = kernels::pool2d_output_sizes(xs, o);
+  for (const auto dtype : {DType::f64, DType::f32})
+    for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+      SCOPED_TRACE(concat(dtype, format == MemoryFormat::channels_last));
+      // Few distinct values, so that equals occur in a window.
+      const Tensor x = test::from_function(xs, dtype, kCpu, [](std::int64_t i) { return std::floor(8 * test::unit(1, static_cast<std::uint64_t>(i))); }, format);
+      const Tensor dy = test::uniform(ys, dtype, kCpu, 2, -1, 1, format);
+      const auto v = test::to_f64(x), g = test::to_f64(dy);
+      std::vector<double> high, where, average, d_max(v.size(), 0.0), d_average(v.size(), 0.0);
+      for_each_output(ys, [&](std::int64_t n, std::int64_t c, std::int64_t i, std::int64_t j) {
+        double best = -INFINITY, at = -1, sum = 0, inside = 0, padded = 0;
+        std::vector<std::size_t> window;
+        for (std::int64_t p = i * o.stride[0] - o.padding[0]; p < i * o.stride[0] - o.padding[0] + o.kernel[0]; ++p)
+          for (std::int64_t q = j * o.stride[1] - o.padding[1]; q < j * o.stride[1] - o.padding[1] + o.kernel[1]; ++q) {
+            if (p < xs[2] + o.padding[0] && q < xs[3] + o.padding[1]) ++padded;
+            if (p < 0 || p >= xs[2] || q < 0 || q >= xs[3]) continue;
+            window.push_back(index(xs, n, c, p, q));
+            ++inside;
+            sum += v[window.back()];
+            if (v[window.back()] > best) {
+              best = v[window.back()];
+              at = static_cast<double>(p * xs[3] + q);
+            }
+          }
+        const double divisor = o.count_include_pad ? padded : inside, dout = g[index(ys, n, c, i, j)];
+        high.push_back(best);
+        where.push_back(at);
+        average.push_back(sum / divisor);
+        d_max[index(xs, n, c, 0, 0) + static_cast<std::size_t>(at)] += dout;
+        for (const auto k : window) d_average[k] += dout / divisor;
+      });
+      const Tensor y = test::fresh(ys, dtype, format), indices = empty(ys, DType::i32, kCpu, format), dx = test::fresh(xs, dtype, format);
+      kernels::max_pool2d({}, y.view(), indices.view(), x.view(), o);
+      EXPECT_TRUE(test::equal(y, high));
+      EXPECT_TRUE(test::equal(indices, where));
+      kernels::max_pool2d({}, test::poisoned(y).view(), {}, test::misaligned(x).view(), o);
+      EXPECT_TRUE(test::equal(y, high));
+      kernels::max_pool2d_backward({}, dx.view(), dy.view(), indices.view(), o);
+      EXPECT_TRUE(test::close(dx, d_max, test::backward_tolerance(dtype)));
+      kernels::avg_pool2d({}, test::poisoned(y).view(), test::misaligned(x).view(), o);
+      EXPECT_TRUE(test::close(y, average, test::forward_tolerance(dtype)));
+      kernels::avg_pool2d_backward({}, test::poisoned(dx).view(), dy.view(), o);
+      EXPECT_TRUE(test::close(dx, d_average, test::backward_tolerance(dtype)));
+    }
+}
+INSTANTIATE_TEST_SUITE_P(Shapes, Pool2d, ::testing::ValuesIn(kCases), [](const auto& i) { return std::string(i.param.name); });
+
+TEST(AdaptiveAvgPool2d, MatchesTheDefinition) {
+  for (const auto& [xs, h, w] : {std::tuple<Dims, std::int64_t, std::int64_t>{{2, 17, 7, 7}, 1, 1}, {{2, 3, 10, 7}, 3, 4}, {{1, 8, 4, 5}, 4, 5}, {{1, 2, 3, 2}, 5, 4}})
+    for (const auto dtype : {DType::f64, DType::f32})
+      for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+        const Dims ys{xs[0], xs[1], h, w};
+        const Tensor x = test::uniform(xs, dtype, kCpu, 1, -1, 1, format), dy = test::uniform(ys, dtype, kCpu, 2, -1, 1, format);
+        const auto v = test::to_f64(x), g = test::to_f64(dy);
+        std::vector<double> mean, dx(v.size(), 0.0);
+        for_each_output(ys, [&](std::int64_t n, std::int64_t c, std::int64_t i, std::int64_t j) {
+          const auto low = [](std::int64_t k, std::int64_t in, std::int64_t out) { return k * in / out; };
+          const auto high = [](std::int64_t k, std::int64_t in, std::int64_t out) { return ((k + 1) * in + out - 1) / out; };
+          double sum = 0;
+          const std::int64_t rows = high(i, xs[2], ys[2]) - low(i, xs[2], ys[2]), columns = high(j, xs[3], ys[3]) - low(j, xs[3], ys[3]);
+          for (std::int64_t p = low(i, xs[2], ys[2]); p < high(i, xs[2], ys[2]); ++p)
+            for (std::int64_t q = low(j, xs[3], ys[3]); q < high(j, xs[3], ys[3]); ++q) {
+              sum += v[index(xs, n, c, p, q)];
+              dx[index(xs, n, c, p, q)] += g[index(ys, n, c, i, j)] / static_cast<double>(rows * columns);
+            }
+          mean.push_back(sum / static_cast<double>(rows * columns));
+        });
+        const Tensor y = test::fresh(ys, dtype, format), out = test::fresh(xs, dtype, format);
+        kernels::adaptive_avg_pool2d({}, y.view(), x.view());
+        EXPECT_TRUE(test::close(y, mean, test::forward_tolerance(dtype)));
+        kernels::adaptive_avg_pool2d_backward({}, out.view(), dy.view());
+        EXPECT_TRUE(test::close(out, dx, test::backward_tolerance(dtype)));
+      }
+}
+
+TEST(Pool2d, GradientsMatchDifferences) {
+  const Pool2dOptions o{.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}};
+  const Dims xs{1, 2, 6, 5}, ys = kernels::pool2d_output_sizes(xs, o);
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Tensor x = test::uniform(xs, DType::f64, kCpu, 3, -1, 1, format), y = empty(ys, DType::f64, kCpu, format), indices = empty(ys, DType::i32, kCpu, format);
+    const Tensor dx = test::fresh_like(x), dy = test::weights_like(y), small = empty({1, 2, 2, 3}, DType::f64, kCpu, format);
+    kernels::max_pool2d({}, y.view(), indices.view(), x.view(), o);
+    kernels::max_pool2d_backward({}, dx.view(), dy.view(), indices.view(), o);
+    EXPECT_TRUE(test::gradient_matches(x, dx, [&] { kernels::max_pool2d({}, y.view(), {}, x.view(), o); return test::weighted_sum(y); }));
+    kernels::avg_pool2d_backward({}, dx.view(), dy.view(), o);
+    EXPECT_TRUE(test::gradient_matches(x, dx, [&] { kernels::avg_pool2d({}, y.view(), x.view(), o); return test::weighted_sum(y); }));
+    kernels::adaptive_avg_pool2d_backward({}, dx.view(), test::weights_like(small).view());
+    EXPECT_TRUE(test::gradient_matches(x, dx, [&] { kernels::adaptive_avg_pool2d({}, small.view(), x.view()); return test::weighted_sum(small); }));
+  }
+}
+
+TEST(Pool2d, NaNAndInfinity) {
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    const Tensor x = test::from_list({1, 2, 2, 2}, DType::f32, {1, NAN, NAN, 7, -INFINITY, -INFINITY, -INFINITY, -INFINITY}, format);
+    const Tensor y = empty({1, 2, 1, 1}, DType::f32, kCpu, format), i = empty({1, 2, 1, 1}, DType::i32, kCpu, format);
+    kernels::max_pool2d({}, y.view(), i.view(), x.view(), {});
+    EXPECT_TRUE(test::equal(y, {std::nan(""), -INFINITY}));
+    EXPECT_TRUE(test::equal(i, {1, 0}));
+  }
+}
+
+TEST(Pool2d, BadArguments) {
+  const Tensor x = empty({2, 3, 6, 6}), y = empty({2, 3, 3, 3}), last = empty({2, 3, 3, 3}, DType::f32, kCpu, MemoryFormat::channels_last);
+  const Tensor i = empty({2, 3, 3, 3}, DType::i32), none = empty({0, 3, 6, 6});
+  kernels::max_pool2d({}, empty({0, 3, 3, 3}).view(), {}, none.view(), {});
+  kernels::avg_pool2d_backward({}, none.view(), empty({0, 3, 3, 3}).view(), {});
+  EXPECT_TRUE(throws(Kind::argument, "kernel 0", [&] { kernels::max_pool2d({}, y.view(), {}, x.view(), {.kernel = {0, 2}}); }));
+  EXPECT_TRUE(throws(Kind::argument, "stride 0", [&] { kernels::max_pool2d({}, y.view(), {}, x.view(), {.stride = {2, 0}}); }));
+  EXPECT_TRUE(throws(Kind::argument, "padding 2", [&] { kernels::max_pool2d({}, y.view(), {}, x.view(), {.padding = {2, 0}}); }));
+  EXPECT_TRUE(throws(Kind::argument, "larger than x", [&] { kernels::max_pool2d({}, y.view(), {}, x.view(), {.kernel = {7, 2}}); }));
+  EXPECT_TRUE(throws(Kind::argument, "y has sizes", [&] { kernels::avg_pool2d({}, empty({2, 3, 3, 4}).view(), x.view(), {}); }));
+  EXPECT_TRUE(throws(Kind::argument, "copy one first", [&] { kernels::avg_pool2d({}, last.view(), x.view(), {}); }));
+  EXPECT_TRUE(throws(Kind::argument, "indices is f32", [&] { kernels::max_pool2d({}, y.view(), y.view(), x.view(), {}); }) ||
+              throws(Kind::argument, "indices is", [&] { kernels::max_pool2d({}, y.view(), y.view(), x.view(), {}); }));
+  EXPECT_TRUE(throws(Kind::argument, "indices is not given", [&] { kernels::max_pool2d_backward({}, x.view(), y.view(), {}, {}); }));
+  EXPECT_TRUE(throws(Kind::argument, "cannot be averaged", [&] { kernels::adaptive_avg_pool2d({}, empty({2, 4, 1, 1}).view(), x.view()); }));
+  EXPECT_TRUE(throws(Kind::unsupported, "f16", [&] { kernels::avg_pool2d({}, y.view(), empty({2, 3, 6, 6}, DType::f16).view(), {}); }));
+  EXPECT_TRUE(throws(Kind::argument, "rank 4", [&] { kernels::avg_pool2d({}, y.view(), empty({3, 6, 6}).view(), {}); }));
+}
+
+}  // namespace
+}  // namespace apex

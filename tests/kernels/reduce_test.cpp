@@ -1,0 +1,214 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include "apex/kernels/reduce.hpp"
+
+#include <omp.h>
+
+#include <limits>
+#include <map>
+
+#include "support/tensors.hpp"
+
+namespace apex {
+namespace {
+
+using kernels::ReduceOp;
+using test::throws;
+
+/// Groups of values by output position, in row-major order of the output with reduced dimensions as 1.
+std::vector<std::vector<double>> groups(const Tensor& x, const std::vector<int>& dims) {
+  Dims kept = x.sizes();
+  for (const int d : dims) kept[d] = 1;
+  const Dims strides = strides_for(kept);
+  std::vector<std::vector<double>> out(static_cast<std::size_t>(element_count(kept)));
+  const auto values = test::to_f64(x);
+  for (std::int64_t flat = 0; flat < x.numel(); ++flat) {
+    std::int64_t rest = flat, at = 0;
+    for (int d = x.dim() - 1; d >= 0; --d) {
+      if (kept[d] != 1) at += rest % x.sizes()[d] * strides[d];
+      rest /= x.sizes()[d];
+    }
+    out[static_cast<std::size_t>(at)].push_back(values[static_cast<std::size_t>(flat)]);
+  }
+  return out;
+}
+
+double reference(ReduceOp op, const std::vector<double>& v) {
+  double sum = 0, high = -INFINITY, low = INFINITY;
+  for (const double x : v) {
+    sum += x;
+    high = std::isnan(x) || std::isnan(high) ? std::nan("") : std::max(high, x);
+    low = std::isnan(x) || std::isnan(low) ? std::nan("") : std::min(low, x);
+  }
+  switch (op) {
+    case ReduceOp::sum: return sum;
+    case ReduceOp::mean: return sum / static_cast<double>(v.size());
+    case ReduceOp::max: return high;
+    case ReduceOp::min: return low;
+  }
+  return 0;
+}
+
+std::vector<double> expected(const Tensor& x, const std::vector<int>& dims, ReduceOp op) {
+  std::vector<double> out;
+  for (const auto& g : groups(x, dims)) out.push_back(reference(op, g));
+  return out;
+}
+
+constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::mean, ReduceOp::max, ReduceOp::min};
+
+TEST(Reduce, EverySetOfDimensionsInEveryLayout) {
+  const Dims sizes{3, 5, 4, 7};
+  for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    const Tensor row = test::uniform(sizes, dtype, kCpu, 1), last = test::uniform(sizes, dtype, kCpu, 1, -1, 1, MemoryFormat::channels_last);
+    for (int set = 1; set < 16; ++set) {
+      std::vector<int> dims;
+      Dims listed, kept, dropped;
+      for (int d = 0; d < 4; ++d) {
+        if (set >> d & 1) {
+          dims.push_back(d);
+          listed.push_back(d % 2 == 0 ? d : d - 4);
+        } else {
+          dropped.push_back(sizes[d]);
+        }
+        kept.push_back(set >> d & 1 ? 1 : sizes[d]);
+      }
+      for (const auto op : kOps)
+        for (const auto& x : {row, last, test::spread_out(row), test::misaligned(row)}) {
+          const auto want = expected(x, dims, op);
+          const std::int64_t terms = op == ReduceOp::sum ? x.numel() : 1;
+          for (const Dims& out_sizes : {kept, dropped}) {
+            const Tensor y = test::fresh(out_sizes, dtype);
+            kernels::reduce({}, y.view(), x.view(), listed, op);
+            ASSERT_TRUE(test::close(y, want, test::sum_tolerance(dtype, terms))) << name_of(op) << dtype << listed << x.strides();
+          }
+        }
+    }
+  }
+}
+
+TEST(Reduce, LongSumsAreAccurateAndTheSameForEveryThreadCount) {
+  const std::pair<Dims, Dims> cases[] = {{{1000003}, {}}, {{70001, 16}, {0}}, {{16, 70001}, {1}}, {{70001, 16}, {1}}, {{300, 20, 100}, {0, 2}}};
+  const int threads = omp_get_max_threads();
+  for (const auto& [sizes, dims] : cases) {
+    const Tensor x = test::uniform(sizes, DType::f32, kCpu, 2, 0, 1);
+    std::vector<int> set;
+    for (int d = 0; d < x.dim(); ++d)
+      if (dims.empty() || std::find(dims.begin(), dims.end(), d) != dims.end()) set.push_back(d);
+    Dims kept = sizes;
+    for (const int d : set) kept[d] = 1;
+    const Tensor y = test::fresh(kept, DType::f32), z = test::fresh(kept, DType::f32);
+    kernels::reduce({}, y.view(), x.view(), dims, ReduceOp::sum);
+    EXPECT_TRUE(test::close(y, expected(x, set, ReduceOp::sum), {1e-6, 0})) << sizes;
+    omp_set_num_threads(threads == 1 ? 2 : 1);
+    kernels::reduce({}, z.view(), x.view(), dims, ReduceOp::sum);
+    omp_set_num_threads(threads);
+    EXPECT_EQ(test::to_f64(y), test::to_f64(z)) << sizes;
+  }
+}
+
+TEST(Reduce, MixedTypesAndIntegers) {
+  const Tensor h = test::from_function({70000}, DType::f16, kCpu, [](std::int64_t) { return 1.0; }), f = empty({});
+  kernels::reduce({}, f.view(), h.view(), {}, ReduceOp::sum);
+  EXPECT_EQ(f.item(), 70000);  // beyond f16, so the f32 result shows
+  const Tensor b = from_values<bool>({2, 3}, {true, true, false, true, true, true}), n = empty({2}, DType::i64);
+  kernels::reduce({}, n.view(), b.view(), {1}, ReduceOp::sum);
+  EXPECT_TRUE(test::equal(n, {2, 3}));
+  const Tensor i = from_values<std::int64_t>({3}, {(std::int64_t{1} << 60) + 1, 5, -7}), m = empty({}, DType::i64);
+  kernels::reduce({}, m.view(), i.view(), {}, ReduceOp::max);
+  EXPECT_EQ(*m.data<std::int64_t>(), (std::int64_t{1} << 60) + 1);
+  kernels::reduce({}, m.view(), i.view(), {}, ReduceOp::sum);
+  EXPECT_EQ(*m.data<std::int64_t>(), (std::int64_t{1} << 60) - 1);
+  const Tensor u = from_values<std::uint8_t>({3}, {9, 250, 3}), v = empty({}, DType::u8);
+  kernels::reduce({}, v.view(), u.view(), {0}, ReduceOp::min);
+  EXPECT_EQ(v.item(), 3);
+  EXPECT_TRUE(throws(Kind::unsupported, "mean", [&] { kernels::reduce({}, m.view(), i.view(), {}, ReduceOp::mean); }));
+  EXPECT_TRUE(throws(Kind::argument, "out is f32", [&] { kernels::reduce({}, f.view(), i.view(), {}, ReduceOp::sum); }));
+  EXPECT_TRUE(throws(Kind::argument, "out is i64", [&] { kernels::reduce({}, m.view(), h.view(), {}, ReduceOp::sum); }));
+}
+
+TEST(Reduce, NaNAndNothing) {
+  const double nan = std::nan("");
+  const Tensor x = test::from_list({2, 20}, DType::f32, [] {
+    std::vector<double> v(40, 1.0);
+    v[27] = std::nan("");
+    return v;
+  }());
+  const Tensor y = test::fresh({2}, DType::f32);
+  for (const auto op : {ReduceOp::max, ReduceOp::min, ReduceOp::sum}) {
+    kernels::reduce({}, y.view(), x.view(), {1}, op);
+    EXPECT_TRUE(test::equal(y, {op == ReduceOp::sum ? 20.0 : 1.0, nan}));
+  }
+  const Tensor none = empty({2, 0}), z = test::fresh({2}, DType::f32);
+  kernels::reduce({}, z.view(), none.view(), {1}, ReduceOp::sum);
+  EXPECT_TRUE(test::equal(z, {0, 0}));
+  kernels::reduce({}, z.view(), none.view(), {1}, ReduceOp::mean);
+  EXPECT_TRUE(test::equal(z, {nan, nan}));
+  EXPECT_TRUE(throws(Kind::argument, "nothing to take", [&] { kernels::reduce({}, z.view(), none.view(), {1}, ReduceOp::max); }));
+  kernels::reduce({}, empty({0}).view(), none.view(), {0}, ReduceOp::max);  // no output either
+}
+
+TEST(Reduce, BadArguments) {
+  const Tensor x = empty({2, 3}), y = empty({2});
+  EXPECT_TRUE(throws(Kind::argument, "twice", [&] { kernels::reduce({}, y.view(), x.view(), {1, -1}, ReduceOp::sum); }));
+  EXPECT_TRUE(throws(Kind::argument, "dimension 2", [&] { kernels::reduce({}, y.view(), x.view(), {2}, ReduceOp::sum); }));
+  EXPECT_TRUE(throws(Kind::argument, "wanted [3]", [&] { kernels::reduce({}, y.view(), x.view(), {0}, ReduceOp::sum); }));
+}
+
+TEST(SumTo, ReversesBroadcasting) {
+  for (const auto dtype : {DType::f64, DType::f32, DType::bf16})
+    for (const Dims& small : {Dims{4}, Dims{3, 1}, Dims{2, 1, 4}, Dims{1}, Dims{}, Dims{2, 3, 4}, Dims{1, 3, 1}}) {
+      const Tensor x = test::uniform({2, 3, 4}, dtype, kCpu, 5), y = test::fresh(small, dtype);
+      kernels::sum_to({}, y.view(), x.view());
+      Dims padded = Dims::filled(3 - small.size(), 1);
+      for (const auto s : small) padded.push_back(s);
+      std::vector<int> dims;
+      for (int d = 0; d < 3; ++d)
+        if (padded[d] == 1) dims.push_back(d);
+      EXPECT_TRUE(test::close(y, expected(x, dims, ReduceOp::sum), test::sum_tolerance(dtype, 24))) << small;
+    }
+  EXPECT_TRUE(throws(Kind::argument, "does not broadcast", [] { kernels::sum_to({}, empty({3}).view(), empty({2, 4}).view()); }));
+  EXPECT_TRUE(throws(Kind::unsupported, "sum_to", [] { kernels::sum_to({}, empty({1}, DType::i64).view(), empty({4}, DType::i64).view()); }));
+  const Tensor zero = test::fresh({3}, DType::f32);
+  kernels::sum_to({}, zero.view(), empty({0, 3}).view());
+  EXPECT_TRUE(test::equal(zero, {0, 0, 0}));
+}
+
+TEST(ArgMax, FirstAmongEqualsAndNaN) {
+  const Tensor x = test::from_list({3, 4}, DType::f32, {1, 5, 5, 2, 4, NAN, 9, NAN, -3, -3, -3, -3}), out = empty({3}, DType::i64);
+  kernels::argmax({}, out.view(), x.view(), 1);
+  EXPECT_TRUE(test::equal(out, {1, 1, 0}));
+  const Tensor columns = empty({1, 4}, DType::i64);
+  kernels::argmax({}, columns.view(), views::narrow(x, 0, 0, 1).view(), 0);
+  EXPECT_TRUE(test::equal(columns, {0, 0, 0, 0}));
+  kernels::argmax({}, columns.view(), test::spread_out(x).view(), -2);
+  EXPECT_TRUE(test::equal(columns, {1, 1, 1, 1}));
+  EXPECT_TRUE(throws(Kind::argument, "empty", [&] { kernels::argmax({}, out.view(), empty({3, 0}).view(), 1); }));
+  EXPECT_TRUE(throws(Kind::argument, "out is f32", [&] { kernels::argmax({}, empty({3}).view(), x.view(), 1); }));
+  EXPECT_TRUE(throws(Kind::argument, "dimension 2", [&] { kernels::argmax({}, out.view(), x.view(), 2); }));
+}
+
+TEST(TopK, SortsByValueThenIndex) {
+  const Tensor x = test::from_list({2, 5}, DType::f64, {3, 9, 9, NAN, 1, 0, 0, 0, 0, 0}), v = empty({2, 3}, DType::f64), i = empty({2, 3}, DType::i64);
+  kernels::topk({}, v.view(), i.view(), x.view(), 3, 1);
+  EXPECT_TRUE(test::equal(v, {std::nan(""), 9, 9, 0, 0, 0}));
+  EXPECT_TRUE(test::equal(i, {3, 1, 2, 0, 1, 2}));
+  const Tensor column = empty({1, 5}, DType::i64);
+  kernels::topk({}, {}, column.view(), test::spread_out(x).view(), 1, 0);
+  EXPECT_TRUE(test::equal(column, {0, 0, 0, 0, 0}));
+  kernels::topk({}, empty({2, 0}, DType::f64).view(), {}, x.view(), 0, 1);
+  const Tensor random = test::uniform({7, 33}, DType::f32, kCpu, 9), best = empty({7, 33}, DType::f32);
+  kernels::topk({}, best.view(), {}, random.view(), 33, 1);
+  const auto values = test::to_f64(random), sorted = test::to_f64(best);
+  for (std::size_t r = 0; r < 7; ++r) {
+    std::vector<double> want(values.begin() + static_cast<std::ptrdiff_t>(r * 33), values.begin() + static_cast<std::ptrdiff_t>(r * 33 + 33));
+    std::sort(want.begin(), want.end(), std::greater<>());
+    EXPECT_EQ(std::vector<double>(sorted.begin() + static_cast<std::ptrdiff_t>(r * 33), sorted.begin() + static_cast<std::ptrdiff_t>(r * 33 + 33)), want);
+  }
+  EXPECT_TRUE(throws(Kind::argument, "k is 6", [&] { kernels::topk({}, {}, i.view(), x.view(), 6, 1); }));
+  EXPECT_TRUE(throws(Kind::argument, "k is -1", [&] { kernels::topk({}, {}, i.view(), x.view(), -1, 1); }));
+  EXPECT_TRUE(throws(Kind::argument, "values is f32", [&] { kernels::topk({}, empty({2, 3}).view(), {}, x.view(), 3, 1); }));
+}
+
+}  // namespace
+}  // namespace apex
