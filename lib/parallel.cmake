@@ -1,2 +1,13 @@
 # SPDX-FileCopyrightText: the apex authors
 # SPDX-License-Identifier: BSD-3-Clause
+add_library(apex_parallel OBJECT
+  src/parallel/bucket_plan.cpp
+  src/parallel/ddp_setup.cpp
+  src/parallel/distributed_data_parallel.cpp
+  src/parallel/flatten.cpp
+  src/parallel/gradient_bucket.cpp
+  src/parallel/reducer.cpp)
+target_include_directories(apex_parallel PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>)
+target_link_libraries(apex_parallel PUBLIC apex_autograd apex_collectives)
+set_target_properties(apex_parallel PROPERTIES POSITION_INDEPENDENT_CODE ON)
+target_link_libraries(apex PUBLIC apex_parallel)

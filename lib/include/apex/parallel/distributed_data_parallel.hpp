@@ -111,10 +111,11 @@ class DistributedDataParallel : public nn::Module {
 
   /// The plan in force; empty before the first synchronising backward is complete and while a new one is due.
   const BucketPlan& bucket_plan() const;
-  /// Takes over a plan, so that a resumed run adds in the order of the interrupted one. All ranks must pass the same.
+  /// Takes over a plan, so that a resumed run adds in the order of the interrupted one. All ranks must pass the same,
+  /// between a backward and the next forward.
   /// @returns false, and changes nothing, when it does not cover the active parameters dtype by dtype
   bool restore_bucket_plan(const BucketPlan& plan);
-  /// Forget the plan: the next iteration records a new one.
+  /// Forgets the plan: the next iteration records a new one. On all ranks, between a backward and the next forward.
   void rebuild_buckets();
 
   /// Reduced flat buffers by bucket, with retain_allreduce_buffers.
