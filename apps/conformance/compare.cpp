@@ -79,9 +79,17 @@ void Comparison::strings(const std::string& name, const std::vector<std::string>
   }
 }
 
+void Comparison::merge(const Comparison& other) {
+  compared_ += other.compared_;
+  outside_ += other.outside_;
+  if (other.worst_.ratio > worst_.ratio) worst_ = other.worst_;
+  if (incomparable_.empty()) incomparable_ = other.incomparable_;
+}
+
 std::string Comparison::summary() const {
-  std::ostringstream out;
+  if (incomparable()) return incomparable_;
   if (compared_ == 0) return "nothing was compared";
+  std::ostringstream out;
   out.precision(3);
   if (outside_ > 0) out << outside_ << " of " << compared_ << " values outside; ";
   out << "worst error " << worst_.error << ", allowed " << worst_.allowed << " (tolerance " << worst_.tolerance << "), "

@@ -24,8 +24,16 @@ class Comparison {
                std::span<const double> tolerances, const std::string& note = {});
   void strings(const std::string& name, const std::vector<std::string>& want, const std::vector<std::string>& got);
 
-  bool passed() const { return compared_ > 0 && outside_ == 0; }
+  /// Adds what `other` compared.
+  void merge(const Comparison& other);
+
+  bool passed() const { return compared_ > 0 && outside_ == 0 && incomparable_.empty(); }
+  /// error / allowed of the worst element; negative before anything was compared.
+  double worst_ratio() const { return worst_.ratio; }
   std::size_t compared() const { return compared_; }
+  /// The case says nothing about results of this type, and why. Neither a pass nor a failure.
+  void set_incomparable(const std::string& why) { incomparable_ = why; }
+  bool incomparable() const { return !incomparable_.empty(); }
   /// One line: the worst element, its error and what was allowed; for a failure how many elements are outside.
   std::string summary() const;
 
@@ -39,6 +47,7 @@ class Comparison {
 
   std::size_t compared_ = 0, outside_ = 0;
   Worst worst_;
+  std::string incomparable_;
 };
 
 }  // namespace apex::conformance

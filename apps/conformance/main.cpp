@@ -102,11 +102,23 @@ std::vector<std::string> files_of(const std::vector<std::string>& paths) {
 }
 
 struct Tally {
-  int passed = 0, failed = 0;
+  int passed = 0, failed = 0, skipped = 0;
 
-  void report(bool ok, const std::string& label, const std::string& text) {
-    ++(ok ? passed : failed);
-    std::cout << (ok ? "pass  " : "FAIL  ") << label << ": " << text << std::endl;
+  void report(int& count, const char* verdict, const std::string& label, const std::string& text) {
+    ++count;
+    std::cout << verdict << "  " << label << ": " << text << std::endl;
+  }
+  void fail(const std::string& label, const std::string& text) { report(failed, "FAIL", label, text); }
+  void take(const std::string& label, const Comparison& comparison) {
+    if (comparison.incomparable())
+      report(skipped, "n/a ", label, comparison.summary());
+    else if (comparison.passed())
+      report(passed, "pass", label, comparison.summary());
+    else
+      fail(label, comparison.summary());
+  }
+  std::string total() const {
+    return concat(passed, " passed, ", failed, " failed", skipped == 0 ? "" : concat(", ", skipped, " skipped"));
   }
 };
 
@@ -115,9 +127,9 @@ void replay(const Op& op, const Case& recorded, Device device, DType dtype, Tall
   try {
     Comparison comparison;
     op.run(recorded, device, dtype, comparison);
-    tally.report(comparison.passed(), label, comparison.summary());
+    tally.take(label, comparison);
   } catch (const Error& error) {
-    tally.report(false, label, error.what());
+    tally.fail(label, error.what());
   }
 }
 
@@ -126,14 +138,14 @@ void replay_file(const std::string& file, const Settings& settings, Tally& tally
   try {
     golden = read_golden(file);
   } catch (const Error& error) {
-    tally.report(false, file, error.what());
+    tally.fail(file, error.what());
     return;
   }
   if (!settings.op.empty() && golden.op != settings.op) return;
   const Op* op = find_op(golden.op);
   for (const Case& recorded : golden.cases) {
     if (op == nullptr) {
-      tally.report(false, golden.op + '/' + recorded.name, "the op " + golden.op + " is not known");
+      tally.fail(golden.op + '/' + recorded.name, "the op " + golden.op + " is not known");
       continue;
     }
     for (const Device device : settings.devices)
@@ -147,10 +159,10 @@ int run(int argc, char** argv) {
   if (!settings) return exit_code::kOk;
   Tally tally;
   for (const auto& file : files_of(settings->paths)) replay_file(file, *settings, tally);
-  if (tally.passed + tally.failed == 0)
+  if (tally.passed + tally.failed + tally.skipped == 0)
     fail(Kind::data, concat("no recorded case of ", settings->op, " in the given paths"));
-  std::cout << tally.passed << " passed, " << tally.failed << " failed" << std::endl;
-  return tally.failed == 0 ? exit_code::kOk : exit_code::kInternal;
+  std::cout << tally.total() << std::endl;
+  return tally.failed == 0 && tally.passed > 0 ? exit_code::kOk : exit_code::kInternal;
 }
 
 }  // namespace
