@@ -313,5 +313,51 @@ TEST_F(Faults, AStoppedRankEndsTheJobWithCodeSeven) {
   }
 }
 
+TEST_F(Faults, TheToolSaysWhatIsThere) {
+  save_first();
+  ASSERT_EQ(run(1, {"2", "1"}).code, 0);
+  const auto tool = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), APEX_CKPT);
+    return Program(words, {}, folder.path() / "output").wait();
+  };
+  const auto has = [](const Ended& ended, const std::string& part) { return ended.output.find(part) != std::string::npos; };
+  const std::string one = directory / "step_00000001.h5", two = directory / "step_00000002.h5";
+  EXPECT_EQ(tool({"--help"}).code, 0);
+  for (const auto& words : std::vector<std::vector<std::string>>{{}, {"nonsense"}, {"ls"}, {"diff", one}, {"ls", one, two}, {"--oops"}})
+    EXPECT_EQ(tool(words).code, exit_code::kUsage);
+  EXPECT_EQ(tool({"ls", directory / "none"}).code, exit_code::kData);
+  EXPECT_EQ(tool({"verify", folder.path()}).code, exit_code::kData) << "a directory without checkpoints";
+
+  auto ended = tool({"ls", directory});
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_TRUE(has(ended, "step_00000001.h5") && has(ended, "LATEST  BEST")) << ended.output;
+  EXPECT_TRUE(has(tool({"ls", two}), "/sampler/small7  f32 [107]"));
+  ended = tool({"show", directory});
+  EXPECT_TRUE(has(ended, "step = 2") && has(ended, "format = \"apex-checkpoint\"")) << ended.output;
+  EXPECT_TRUE(has(tool({"show", two, "/sampler/small3"}), "f32 [103], 412 B"));
+  EXPECT_EQ(tool({"show", two, "/none"}).code, exit_code::kData);
+  EXPECT_EQ(tool({"verify", directory}).code, 0);
+
+  EXPECT_EQ(tool({"diff", one, one}).code, 0);
+  ended = tool({"diff", one, two});
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_TRUE(has(ended, "/: 1 of ") || has(ended, "/: 2 of ")) << ended.output;
+  EXPECT_TRUE(has(ended, "/sampler: bit-identical (41 datasets, 0 attributes)")) << ended.output;
+
+  auto bytes = test::read_bytes(two);
+  bytes.back() ^= 1;
+  test::write_bytes(two, bytes);
+  ended = tool({"verify", directory});
+  EXPECT_EQ(ended.code, exit_code::kDamaged);
+  EXPECT_TRUE(has(ended, "ok       " + one) && has(ended, "DAMAGED  " + two)) << ended.output;
+  EXPECT_EQ(tool({"diff", one, two}).code, exit_code::kDamaged);
+  EXPECT_EQ(tool({"show", two}).code, 0) << "its metadata are whole";
+  test::write_bytes(two, "not HDF5 at all");
+  EXPECT_EQ(tool({"show", two}).code, exit_code::kDamaged);
+  ended = tool({"ls", directory});
+  EXPECT_EQ(ended.code, exit_code::kDamaged);
+  EXPECT_TRUE(has(ended, "damaged")) << ended.output;
+}
+
 }  // namespace
 }  // namespace apex
