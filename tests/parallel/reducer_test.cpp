@@ -28,7 +28,7 @@ TEST(Reducer, AveragesAListInPlace) {
   for (const double v : test::to_f64(c)) EXPECT_NEAR(v, mean, 1e-15 * ranks());
   EXPECT_NEAR(test::to_f64(image)[5], 5 + mean, 1e-5);
   EXPECT_THROW(Reducer(std::vector<Tensor>{a, Tensor()}), Error);
-  Reducer({}).reduce();
+  Reducer(std::vector<Tensor>{}).reduce();
 }
 
 TEST(Reducer, OfAModule) {
