@@ -9,4 +9,6 @@ target_sources(apex PRIVATE
   src/train/reporter.cpp
   src/train/resume.cpp
   src/train/runtime.cpp
-  src/train/signals.cpp)
+  src/train/signals.cpp
+  src/train/trainer.cpp
+  src/train/trainer_checkpoint.cpp)

@@ -30,7 +30,6 @@ std::shared_ptr<apex::nn::Module> make_model(const Options& options, const Data&
       options.arch, {.num_classes = static_cast<std::int64_t>(data.sets.train->class_names().size()),
                      .in_channels = data.channels,
                      .zero_init_residual = options.zero_init_residual});
-  if (!options.pretrained.empty()) apex::checkpoint::load_model(options.pretrained, *model);
   if (options.freeze_bn) {
     model->apply([](apex::nn::Module& module) {
       if (auto* norm = dynamic_cast<apex::nn::BatchNorm2d*>(&module)) norm->set_frozen(true);
@@ -66,12 +65,16 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
               << "\nkeep_batchnorm_fp32 = None\nloss_scale = 1.0" << std::endl;
 
   const auto resume = apex::train::find_resume(o, session);
-  const std::int64_t batch_size = apex::train::batch_size_for(o, session.size(), resume);
+  std::int64_t batch_size = 0;
+  session.world().together([&] { batch_size = apex::train::batch_size_for(o, session.size(), resume); }, "batch size");
   const Data data = open_data(options, session);
   if (talks)
     std::cout << "=> " << (options.pretrained.empty() ? "creating model '" : "using pre-trained model '") << options.arch
               << "'" << std::endl;
   const auto model = make_model(options, data);
+  if (!options.pretrained.empty())
+    session.world().together([&] { apex::checkpoint::load_model(options.pretrained, *model, {.arch = options.arch}); },
+                             "--pretrained");
   const auto dtype = *apex::parse_dtype(o.dtype);
   const auto format = options.contiguous ? apex::MemoryFormat::contiguous : apex::MemoryFormat::channels_last;
   model->to(session.device(), dtype, format);
@@ -89,8 +92,11 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
                                 .dtype = dtype,
                                 .device = session.device(),
                                 .format = format});
-  const auto train_set = train_loader(data, options, batch_size, session);
-  const auto validation_set = validation_loader(data, options, batch_size, session);
+  std::unique_ptr<apex::io::Loader> train_set, validation_set;
+  session.world().together([&] {
+    train_set = train_loader(data, options, batch_size, session);
+    validation_set = validation_loader(data, options, batch_size, session);
+  }, "loaders");
   apex::train::Trainer trainer({.session = session,
                                 .options = o,
                                 .configuration = configuration,

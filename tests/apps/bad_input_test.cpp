@@ -22,7 +22,7 @@ int error_lines(const std::string& output) {
 }
 
 void expect_end(const std::vector<std::string>& arguments, int code, const std::vector<std::string>& words, int ranks = 2) {
-  Run run(ranks, arguments);
+  TrainRun run(ranks, arguments);
   run.finish(kLimit);
   EXPECT_EQ(run.code(), code) << run.output();
   for (const auto& word : words) EXPECT_TRUE(run.says(word)) << "should say: " << word << "\nbut said:\n" << run.output();
@@ -83,7 +83,7 @@ TEST(BadInput, BadSamplesCanBePassedOver) {
   good_folder(folder.path() / "zero");
   put(folder.path() / "zero" / "train" / "dog" / "3.jpg", {});
   for (const char* policy : {"skip", "black"}) {
-    Run run(2, on(folder.path() / "zero", folder.path() / policy, {"--bad-sample", policy}));
+    TrainRun run(2, on(folder.path() / "zero", folder.path() / policy, {"--bad-sample", policy}));
     EXPECT_EQ(run.finish(30).code(), 0) << run.output();
   }
 }
@@ -91,7 +91,7 @@ TEST(BadInput, BadSamplesCanBePassedOver) {
 TEST(BadInput, Checkpoints) {
   const TemporaryFolder folder;
   const auto ck = folder.path() / "ck";
-  Run good(2, tiny(ck, {"--synthetic-size", "16", "-b", "4", "--epochs", "1"}));
+  TrainRun good(2, tiny(ck, {"--synthetic-size", "16", "-b", "4", "--epochs", "1"}));
   ASSERT_EQ(good.finish().code(), 0) << good.output();
   const auto file = newest(ck);
   const auto again = [&](const fs::path& from, std::vector<std::string> more = {}) {
@@ -109,7 +109,7 @@ TEST(BadInput, Checkpoints) {
   put(folder.path() / "text.h5", {'h', 'e', 'l', 'l', 'o'});
   expect_end(again(folder.path() / "text.h5"), 5, {"text.h5"});
 
-  Run other(2, {"synthetic", "--arch", "resnet18", "--image-size", "32", "--channels", "1", "--synthetic-size", "16", "-b", "4",
+  TrainRun other(2, {"synthetic", "--arch", "resnet18", "--image-size", "32", "--channels", "1", "--synthetic-size", "16", "-b", "4",
                 "--checkpoint-dir", (folder.path() / "other").string(), "--resume", file.string()});
   other.finish(kLimit);
   EXPECT_EQ(other.code(), 3) << other.output();
@@ -149,14 +149,14 @@ TEST(CommandLine, HelpAndArchsNeedNoMpi) {
 TEST(CommandLine, EvaluateAndPretrained) {
   const TemporaryFolder folder;
   const auto ck = folder.path() / "ck";
-  Run good(2, tiny(ck, {"--synthetic-size", "64", "-b", "8", "--epochs", "1"}));
+  TrainRun good(2, tiny(ck, {"--synthetic-size", "64", "-b", "8", "--epochs", "1"}));
   ASSERT_EQ(good.finish().code(), 0) << good.output();
   const auto starred = [](const std::string& output) {
     const auto at = output.rfind(" * Prec@1");
     return at == std::string::npos ? std::string("none") : output.substr(at, output.find('\n', at) - at);
   };
   for (const char* how : {"--resume", "--pretrained"}) {
-    Run run(1, tiny(folder.path() / "eval", {"--synthetic-size", "64", "-b", "8", "-e", how, newest(ck).string()}));
+    TrainRun run(1, tiny(folder.path() / "eval", {"--synthetic-size", "64", "-b", "8", "-e", how, newest(ck).string()}));
     ASSERT_EQ(run.finish().code(), 0) << run.output();
     EXPECT_EQ(starred(run.output()), starred(good.output())) << "the same model on the same data, whatever the rank count";
   }
@@ -167,10 +167,10 @@ TEST(CommandLine, ThreeStartsWithoutProgressAreEnough) {
   const auto ck = folder.path() / "ck";
   const auto arguments = tiny(ck, {"--synthetic-size", "16", "-b", "4", "--epochs", "1", "--resume", "auto", "--max-steps", "1", "--checkpoint-every", "0"});
   for (int start = 1; start <= 2; ++start) {
-    Run run(1, arguments);
+    TrainRun run(1, arguments);
     ASSERT_EQ(run.finish().code(), 0) << run.output();
   }
-  Run third(1, arguments);
+  TrainRun third(1, arguments);
   EXPECT_EQ(third.finish().code(), 4) << third.output();
 }
 

@@ -21,12 +21,12 @@ namespace apex::test {
 namespace fs = std::filesystem;
 
 /// imagenet_train under mpiexec, in a folder of its own.
-class Run {
+class TrainRun {
  public:
-  Run(int ranks, std::vector<std::string> arguments, std::vector<std::string> environment = {})
+  TrainRun(int ranks, std::vector<std::string> arguments, std::vector<std::string> environment = {})
       : process_(command(ranks, arguments), environment) {}
 
-  Run& finish(double seconds = 100) {
+  TrainRun& finish(double seconds = 100) {
     finished_ = process_.finish(seconds);
     EXPECT_TRUE(finished_) << "still running after " << seconds << " s:\n" << output();
     return *this;

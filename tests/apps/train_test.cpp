@@ -17,7 +17,7 @@ TEST(ImagenetTrain, RepeatIsBitIdentical) {
   const TemporaryFolder folder;
   std::vector<fs::path> found;
   for (const char* name : {"a", "b"}) {
-    Run run(2, tiny(folder.path() / name, {"--synthetic-size", "64", "-b", "8", "--epochs", "2", "-j", name[0] == 'a' ? "1" : "3"}));
+    TrainRun run(2, tiny(folder.path() / name, {"--synthetic-size", "64", "-b", "8", "--epochs", "2", "-j", name[0] == 'a' ? "1" : "3"}));
     ASSERT_EQ(run.finish().code(), 0) << run.output();
     found.push_back(newest(folder.path() / name));
   }
@@ -33,7 +33,7 @@ TEST(ImagenetTrain, RankCountDoesNotChangeTheLosses) {
   for (const int ranks : {1, 2, 3}) {
     const auto directory = folder.path() / std::to_string(ranks);
     const auto samples = (folder.path() / ("samples" + std::to_string(ranks))).string();
-    Run run(ranks, tiny(directory, {"--synthetic-size", "120", "-b", std::to_string(12 / ranks), "--epochs", "2", "--dtype",
+    TrainRun run(ranks, tiny(directory, {"--synthetic-size", "120", "-b", std::to_string(12 / ranks), "--epochs", "2", "--dtype",
                                     "f64", "--freeze-bn", "--lr", "1.0", "--checkpoint-every", "0", "--max-steps", "20",
                                     "--log-samples", samples}));
     ASSERT_EQ(run.finish().code(), 0) << run.output();
@@ -78,11 +78,11 @@ TEST_P(Interrupted, ResumesBitIdentically) {
     return tiny(folder.path() / name, {"--synthetic-size", "120", "-b", std::to_string(batch), "--epochs", "3", "-j",
                                        std::to_string(workers), "--resume", "auto"});
   };
-  Run whole(ranks, arguments("whole"));
+  TrainRun whole(ranks, arguments("whole"));
   ASSERT_EQ(whole.finish().code(), 0) << whole.output();
 
   const auto metrics = folder.path() / "parts" / "metrics.jsonl";
-  Run first(ranks, arguments("parts"), {"APEX_READ_DELAY_MS=40"});
+  TrainRun first(ranks, arguments("parts"), {"APEX_READ_DELAY_MS=40"});
   ASSERT_TRUE(first.reaches_step(metrics, at_step)) << first.output();
   first.signal(SIGUSR1);
   ASSERT_EQ(first.finish().code(), 99) << first.output();
@@ -90,7 +90,7 @@ TEST_P(Interrupted, ResumesBitIdentically) {
   EXPECT_GE(stopped, at_step);
   EXPECT_LT(stopped, 30) << "the run was over before the signal: nothing was interrupted";
 
-  Run second(ranks, arguments("parts"));
+  TrainRun second(ranks, arguments("parts"));
   ASSERT_EQ(second.finish().code(), 0) << second.output();
   EXPECT_EQ(difference(newest(folder.path() / "whole"), newest(folder.path() / "parts")), "");
   const auto a = losses(folder.path() / "whole" / "metrics.jsonl"), b = losses(metrics);
@@ -100,7 +100,7 @@ TEST_P(Interrupted, ResumesBitIdentically) {
 INSTANTIATE_TEST_SUITE_P(AtAnyStep, Interrupted,
                          ::testing::Values(Interruption{1, 9, 1}, Interruption{2, 4, 3}, Interruption{3, 15, 1},
                                            Interruption{4, 18, 3}),
-                         [](const auto& info) { return "np" + std::to_string(info.param.ranks) + "_step" + std::to_string(info.param.at_step); });
+                         [](const auto& c) { return "np" + std::to_string(c.param.ranks) + "_step" + std::to_string(c.param.at_step); });
 
 TEST(ImagenetTrain, ResumesAtAnotherRankCountWithTheSameGlobalBatch) {
   const TemporaryFolder folder;
@@ -111,16 +111,16 @@ TEST(ImagenetTrain, ResumesAtAnotherRankCountWithTheSameGlobalBatch) {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   };
-  Run whole(1, with({"-b", "12"}, folder.path() / "whole"));
+  TrainRun whole(1, with({"-b", "12"}, folder.path() / "whole"));
   ASSERT_EQ(whole.finish().code(), 0) << whole.output();
-  Run two(2, with({"-b", "6", "--max-steps", "7", "--checkpoint-every", "7steps"}, directory));
+  TrainRun two(2, with({"-b", "6", "--max-steps", "7", "--checkpoint-every", "7steps"}, directory));
   ASSERT_EQ(two.finish().code(), 0) << two.output();
-  Run three(3, with({"-b", "5"}, directory));  // 5 is not taken: the checkpoint's global batch of 12 is kept
+  TrainRun three(3, with({"-b", "5"}, directory));  // 5 is not taken: the checkpoint's global batch of 12 is kept
   ASSERT_EQ(three.finish().code(), 0) << three.output();
   const auto a = losses(folder.path() / "whole" / "metrics.jsonl"), b = losses(directory / "metrics.jsonl");
   ASSERT_EQ(a.size(), b.size());
   for (std::size_t k = 0; k < a.size(); ++k) EXPECT_NEAR(a[k], b[k], 1e-9 * std::abs(a[k])) << "step " << k;
-  Run five(5, with({"-b", "2"}, directory));
+  TrainRun five(5, with({"-b", "2"}, directory));
   EXPECT_EQ(five.finish().code(), 3) << five.output();
   EXPECT_TRUE(five.says("12 samples a step")) << five.output();
 }
@@ -129,7 +129,7 @@ TEST(ImagenetTrain, AccumulatedStepsEqualOneLargeStep) {
   const TemporaryFolder folder;
   std::vector<std::vector<double>> curves;
   for (const auto& [name, batch, accumulate] : std::vector<std::tuple<const char*, const char*, const char*>>{{"one", "12", "1"}, {"three", "4", "3"}}) {
-    Run run(1, tiny(folder.path() / name, {"--synthetic-size", "120", "-b", batch, "--accumulate", accumulate, "--epochs", "1",
+    TrainRun run(1, tiny(folder.path() / name, {"--synthetic-size", "120", "-b", batch, "--accumulate", accumulate, "--epochs", "1",
                                            "--dtype", "f64", "--freeze-bn", "--checkpoint-every", "0"}));
     ASSERT_EQ(run.finish().code(), 0) << run.output();
     curves.push_back(losses(folder.path() / name / "metrics.jsonl"));
@@ -167,13 +167,13 @@ std::vector<std::string> on_pictures(const fs::path& data, const fs::path& direc
 TEST(ImagenetTrain, FolderInterruptedWithCropAndFlipResumesBitIdentically) {
   const TemporaryFolder folder;
   write_pictures(folder.path() / "data", 40);
-  Run whole(2, on_pictures(folder.path() / "data", folder.path() / "whole", {"-j", "1"}));
+  TrainRun whole(2, on_pictures(folder.path() / "data", folder.path() / "whole", {"-j", "1"}));
   ASSERT_EQ(whole.finish().code(), 0) << whole.output();
-  Run first(2, on_pictures(folder.path() / "data", folder.path() / "parts", {"-j", "3"}), {"APEX_READ_DELAY_MS=60"});
+  TrainRun first(2, on_pictures(folder.path() / "data", folder.path() / "parts", {"-j", "3"}), {"APEX_READ_DELAY_MS=60"});
   ASSERT_TRUE(first.reaches_step(folder.path() / "parts" / "metrics.jsonl", 9)) << first.output();  // 90% of an epoch
   first.signal(SIGUSR1);
   ASSERT_EQ(first.finish().code(), 99) << first.output();
-  Run second(2, on_pictures(folder.path() / "data", folder.path() / "parts", {"-j", "3"}));
+  TrainRun second(2, on_pictures(folder.path() / "data", folder.path() / "parts", {"-j", "3"}));
   ASSERT_EQ(second.finish().code(), 0) << second.output();
   EXPECT_EQ(difference(newest(folder.path() / "whole"), newest(folder.path() / "parts")), "");
   const io::CheckpointFile file(newest(folder.path() / "whole"));
@@ -187,20 +187,22 @@ TEST(ImagenetTrain, PackTrainsLikeTheFolderItWasMadeOf) {
   Subprocess pack({APEX_PACK_IMAGES, (folder.path() / "data").string(), (folder.path() / "data.h5").string()});
   ASSERT_TRUE(pack.finish(60));
   ASSERT_EQ(pack.exit_code(), 0) << pack.output();
-  Run a(2, on_pictures(folder.path() / "data", folder.path() / "a", {}));
+  TrainRun a(2, on_pictures(folder.path() / "data", folder.path() / "a", {}));
   ASSERT_EQ(a.finish().code(), 0) << a.output();
-  Run b(2, on_pictures(folder.path() / "data.h5", folder.path() / "b", {}));
+  TrainRun b(2, on_pictures(folder.path() / "data.h5", folder.path() / "b", {}));
   ASSERT_EQ(b.finish().code(), 0) << b.output();
   const io::CheckpointFile x(newest(folder.path() / "a")), y(newest(folder.path() / "b"));
   for (const auto& [name, info] : x.datasets()) {
-    if (name.starts_with("model/")) EXPECT_EQ(info.xxh64, y.datasets().at(name).xxh64) << name;
+    if (name.starts_with("model/")) {
+      EXPECT_EQ(info.xxh64, y.datasets().at(name).xxh64) << name;
+    }
   }
 }
 
 TEST(ImagenetTrain, MetricsAccountForWallTime) {
   const TemporaryFolder folder;
   const auto run_with = [&](const std::string& name, const std::vector<std::string>& environment, int ranks = 1) {
-    Run run(ranks, {"synthetic", "--arch", "resnet20", "--image-size", "32", "--synthetic-size", std::to_string(16 * 16 * ranks), "-b", "16",
+    TrainRun run(ranks, {"synthetic", "--arch", "resnet20", "--image-size", "32", "--synthetic-size", std::to_string(16 * 16 * ranks), "-b", "16",
                 "--epochs", "1", "-j", "1", "--checkpoint-every", "0", "--checkpoint-dir", (folder.path() / name).string(), "--threads", "1"},
             environment);
     EXPECT_EQ(run.finish().code(), 0) << run.output();

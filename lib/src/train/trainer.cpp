@@ -131,10 +131,12 @@ Trainer::End Trainer::train_epoch() {
 
 bool Trainer::take(const LaggedSums::Result& result) {
   unreported_->sums = result.sums;
-  if (!std::isfinite(result.sums[0]))
-    fail(Kind::numerical, concat("the loss is ", result.sums[0] / std::max(result.sums[1], 1.0), " at step ",
-                                 unreported_->step, " (epoch ", unreported_->epoch, ", iteration ", unreported_->index,
-                                 "); lower --lr or resume from an earlier checkpoint"));
+  if (!std::isfinite(result.sums[0])) {  // all ranks are here: they hold the same sums
+    const std::string message =
+        concat("the loss is ", result.sums[0] / std::max(result.sums[1], 1.0), " at step ", unreported_->step, " (epoch ",
+               unreported_->epoch, ", iteration ", unreported_->index, "); lower --lr or resume from an earlier checkpoint");
+    parts_.session.world().agree(false, message, Kind::numerical, "finite loss");
+  }
   reporter_->step(*unreported_);
   if (parts_.options.prof >= 0 && unreported_->step > parts_.options.prof) profiled_ += unreported_->time;
   return result.stop;
