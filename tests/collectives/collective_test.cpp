@@ -3,6 +3,8 @@
 // Every collective, dtype, reduction and a range of sizes, against the plain formula in double.
 #include <gtest/gtest.h>
 
+#include <time.h>
+
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -299,6 +301,24 @@ TEST(Statistics, TellsExposedFromHidden) {
   }
   EXPECT_GE(ProcessGroup::world().statistics().collectives, 0);
   ddp.barrier();
+}
+
+/// Ranks share cores with each other and with what computes: a rank that waits must leave its core alone.
+TEST(Work, WaitingBurnsNoCore) {
+  const auto world = ProcessGroup::world();
+  const auto cpu_seconds = [] {
+    timespec t{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+  };
+  const Tensor t = make(DType::f32, 1000, [](auto) { return 1.0; });
+  world.barrier();
+  const double before = cpu_seconds();
+  if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  const Work work = world.channel(Purpose::ddp).all_reduce(t);
+  world.barrier();  // the progress thread works on one while the caller waits for the other
+  work.wait();
+  EXPECT_LT(cpu_seconds() - before, 0.35);
 }
 
 // PAR-15.37: the CPU result is the rank-ordered sum, rounded once.

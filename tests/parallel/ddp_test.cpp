@@ -171,6 +171,32 @@ TEST(Ddp, OneRankLeavesBitsAlone) {
   }
 }
 
+// PAR-15.37, without SyncBN: all ranks hold the same bits, and a repeated run holds them again.
+TEST(Ddp, RanksAndRepeatsAgreeBitByBit) {
+  const auto run = [](const Options& options) {
+    const auto m = toy({{"a", 1001}, {"b", 33}, {"c", 500}});
+    DistributedDataParallel ddp(m, {}, options);
+    std::string bytes;
+    for (int s = 0; s < 5; ++s) {
+      ddp.zero_grad();
+      step(ddp, {{m->tensors[2], std::sin(s + 3.0 * rank())}, {m->tensors[1], 1e4 * std::cos(s + rank())}, {m->tensors[0], 0.1 * (rank() + s)}});
+      for (const Tensor& p : m->tensors) {
+        const Tensor g = grad(p);
+        add_(p.detach(), g, -0.1);
+        bytes.append(static_cast<const char*>(p.raw_data()), p.bytes());
+      }
+    }
+    return bytes;
+  };
+  for (const auto& [name, options] : every_mode()) {
+    const std::string first = run(options);
+    for (const std::string& other : dist::ProcessGroup::world().all_gather(first)) EXPECT_TRUE(other == first) << name;
+    const char* mode = std::getenv("APEX_TEST_SESSION");
+    const int repeats = mode != nullptr && std::string(mode) == "deterministic" ? 20 : 2;
+    for (int i = 0; i < repeats; ++i) EXPECT_TRUE(run(options) == first) << name;
+  }
+}
+
 /// A network on shards of a batch gives what one rank gives on the whole batch.
 TEST(Ddp, ShardsGiveTheGradientOfTheWholeBatch) {
   class Mlp : public nn::Module {
