@@ -4,6 +4,8 @@
 
 /// Everything a training program needs.
 #include "apex/autograd.hpp"
+#include "apex/checkpoint.hpp"
+#include "apex/collectives/session.hpp"
 #include "apex/core/error.hpp"
 #include "apex/core/tensor.hpp"
 #include "apex/models/resnet.hpp"
@@ -12,6 +14,9 @@
 #include "apex/nn/layers.hpp"
 #include "apex/nn/module.hpp"
 #include "apex/optimizers/fused_sgd.hpp"
+#include "apex/parallel/distributed_data_parallel.hpp"
+#include "apex/parallel/flatten.hpp"
+#include "apex/parallel/reducer.hpp"
 #include "apex/random.hpp"
 #include "apex/schedules.hpp"
 #include "apex/tensor_ops.hpp"
