@@ -76,7 +76,7 @@ const Case kCases[] = {
     {{5, 3}, MemoryFormat::contiguous},         {{4100, 5}, MemoryFormat::contiguous},
     {{4, 7, 9}, MemoryFormat::contiguous},      {{2, 16, 5, 7}, MemoryFormat::contiguous},
     {{2, 16, 5, 7}, MemoryFormat::channels_last}, {{3, 1, 4, 4}, MemoryFormat::contiguous},
-    {{2, 65, 7, 5}, MemoryFormat::channels_last}, {{2, 96, 1, 1}, MemoryFormat::contiguous},
+    {{2, 65, 7, 5}, MemoryFormat::channels_last}, {{9, 96, 1, 1}, MemoryFormat::contiguous},
     {{2, 3, 100, 100}, MemoryFormat::contiguous}, {{2, 3, 100, 100}, MemoryFormat::channels_last},
     {{2, 20, 3, 4, 5}, MemoryFormat::contiguous}, {{2, 20, 3, 4, 5}, MemoryFormat::channels_last},
     {{3, 37, 40, 1}, MemoryFormat::channels_last}, {{2, 300, 3, 3}, MemoryFormat::channels_last},

@@ -210,7 +210,8 @@ TEST(Tensor, MemoryFormats) {
   EXPECT_EQ(empty_like(views::permute(empty({2, 3, 4}), {2, 0, 1})).strides(), (Dims{1, 12, 4}));
   EXPECT_EQ(empty_like(views::narrow(t, 3, 0, 2)).strides(), strides_for({2, 3, 4, 2}));
   EXPECT_EQ(empty_like(t, DType::u8).dtype(), DType::u8);
-  EXPECT_EQ(empty({2, 1, 4, 5}, DType::f32, kCpu, MemoryFormat::channels_last).memory_format(), MemoryFormat::contiguous);
+  EXPECT_EQ(empty({2, 1, 4, 5}, DType::f32, kCpu, MemoryFormat::channels_last).memory_format(), MemoryFormat::channels_last);
+  EXPECT_EQ(empty({2, 1, 4, 5}).memory_format(), MemoryFormat::contiguous);
 }
 
 TEST(Views, SelectAndRearrange) {

@@ -125,10 +125,10 @@ void statistics(const Context& ctx, A* mean, A* var, const T* x, const ChannelLa
       sums[0] += d * d;
       sums[1] += d;
     });
-    for (std::int64_t i = c_begin; i < c_end; ++i) {  // the first mean was rounded; what it missed is known now
+    for (std::int64_t i = c_begin; i < c_end; ++i) {  // the mean was rounded: what it missed is known now
       const A drift = second[c + i] / count;
-      means[i] += drift;
       second[i] -= drift * second[c + i];
+      second[c + i] = drift;
     }
   });
   parallel_ranges(c, groups.count * 4, [&](std::int64_t begin, std::int64_t end) {
@@ -141,7 +141,7 @@ void statistics(const Context& ctx, A* mean, A* var, const T* x, const ChannelLa
         const double ahead = size / merged, both = n * size / merged;
         const A* means = partial + g * 3 * c + c0;
         for (std::int64_t i = 0; i < width; ++i) {
-          const double delta = static_cast<double>(means[i]) - m[i];
+          const double delta = static_cast<double>(means[i]) + static_cast<double>(means[2 * c + i]) - m[i];
           m[i] += delta * ahead;
           m2[i] += static_cast<double>(means[c + i]) + delta * delta * both;
         }

@@ -160,10 +160,14 @@ void multi_tensor_l2norm(const Context& ctx, View flag, View norm, View per_tens
       parallel_for(count, total / count + 1, [&](std::int64_t k) {
         const Chunk& c = chunks[static_cast<std::size_t>(k)];
         const T* from = x[c.tensor].as<T>() + c.begin;
-        sums[k] = static_cast<double>(simd::sum<C>(c.end - c.begin, [from](std::int64_t i) {
-          const C v = convert<C>(from[i]);
-          return v * v;
-        }));
+        sums[k] = 0;
+        in_blocks(0, c.end - c.begin, [&](std::int64_t at, std::int64_t n) {  // many terms in f32 would lose bits
+          sums[k] += static_cast<double>(simd::sum<C>(n, [from, at](std::int64_t i) {
+            const C v = convert<C>(from[at + i]);
+            return v * v;
+          }));
+        });
+        if (!std::isfinite(static_cast<C>(sums[k]))) sums[k] = static_cast<double>(static_cast<C>(sums[k]));
       });
     });
   std::fill_n(tensors, x.size(), 0.0);
