@@ -111,9 +111,9 @@ void pack(Options& o) {
     if (progress.due(done, total)) progress.update(done, total, "pictures packed");
   };
   const io::PackResult result = io::write_pack(o.pack, pair, o.packing);
-  progress.line(apex::concat(o.pack, ": ", result.samples, " pictures of ", pair.train->class_names().size(), " classes (",
-                             pair.train->size(), " for training, ", pair.validation ? pair.validation->size() : 0,
-                             " for validation, ", result.skipped, " left out), ", result.bytes, " bytes"));
+  progress.line(apex::concat(o.pack, ": ", result.train_samples, " pictures for training, ", result.validation_samples,
+                             " for validation, of ", pair.train->class_names().size(), " classes; ", result.skipped,
+                             " left out; ", result.bytes, " bytes"));
 }
 
 int report(int code, const std::string& text) {

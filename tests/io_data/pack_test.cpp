@@ -68,7 +68,8 @@ Bytes batches_of(const std::shared_ptr<const Dataset>& data) {
 TEST_F(Pack, KeepsEveryByteSoTrainingSeesTheSame) {
   const DatasetPair folder = open_dataset(source());
   const PackResult result = write_pack(pack(), folder, {.workers = 3});
-  EXPECT_EQ(result.samples, 14);
+  EXPECT_EQ(result.train_samples, 12);
+  EXPECT_EQ(result.validation_samples, 2);
   EXPECT_EQ(result.skipped, 0);
   EXPECT_EQ(result.bytes, static_cast<std::int64_t>(fs::file_size(pack())));
   expect_files({"data.h5", "source"});
@@ -198,7 +199,7 @@ TEST_F(Pack, BadSourcePictures) {
   ::testing::internal::CaptureStderr();
   const PackResult result = write_pack(pack(), folder, {.skip_bad = true});
   EXPECT_NE(::testing::internal::GetCapturedStderr().find("a/bad.jpg"), std::string::npos);
-  EXPECT_EQ(result.samples, 14);
+  EXPECT_EQ(result.train_samples, 12);
   EXPECT_EQ(result.skipped, 1);
   EXPECT_EQ(open_dataset(pack()).train->size(), folder.train->size() - 1);
   write_pack(pack(), folder, {.check = false, .overwrite = true});  // copied unseen; named when it is loaded

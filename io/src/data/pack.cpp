@@ -34,7 +34,7 @@ class PackFile {
     if (file_bytes_ >= 8) read_at(fd_.get(), start, 8, 0, path);
     if (!std::equal(std::begin(start), std::end(start), std::begin(kHdf5Signature)))
       fail(Kind::data, concat("'", path.string(), "' is not an HDF5 file; a pack written by pack_images was expected"));
-    file_ = H5Id(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
+    file_ = H5Id(H5Fopen(path.c_str(), H5F_ACC_RDONLY, h5_access_without_locks().get()), H5Fclose);
     if (!file_) fail_damaged("HDF5 cannot open it; it is cut short or damaged");
     if (h5_string_attribute(file_.get(), "format") != "apex-pack")
       fail(Kind::data, concat("'", path.string(), "' is HDF5, but not a pack written by pack_images"));

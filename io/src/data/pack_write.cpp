@@ -161,7 +161,7 @@ class Packer {
       report(static_cast<std::int64_t>(records.size()));
     }
     if (part.kept.empty()) fail(Kind::data, concat("part '", part.name, "' has no usable samples"));
-    result_.samples += static_cast<std::int64_t>(part.kept.size());
+    (part.name == "train" ? result_.train_samples : result_.validation_samples) = static_cast<std::int64_t>(part.kept.size());
   }
 
   void add_record(Part& part, std::int64_t i, const Bytes& bytes) {
@@ -179,7 +179,8 @@ class Packer {
   /// Makes the HDF5 file with all datasets allocated and gives their places.
   std::vector<Place> lay_out(const std::filesystem::path& path) const {
     const Hdf5Session session;
-    const H5Id file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), H5Fclose);
+    const H5Id access = h5_access_without_locks();
+    const H5Id file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose);
     if (!file) fail(Kind::data, concat("HDF5 cannot create '", path.string(), "'"));
     bool ok = h5_write_attribute(file.get(), "format", "apex-pack") && h5_write_attribute(file.get(), "version", 1) &&
               h5_write_attribute(file.get(), "encoding", options_.decoded ? "u8" : "encoded") &&

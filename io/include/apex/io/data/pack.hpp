@@ -67,7 +67,8 @@ struct PackOptions {
 };
 
 struct PackResult {
-  std::int64_t samples = 0;
+  std::int64_t train_samples = 0;
+  std::int64_t validation_samples = 0;
   std::int64_t skipped = 0;
   std::int64_t bytes = 0;  ///< size of the file
 };
