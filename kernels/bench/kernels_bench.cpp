@@ -1,0 +1,189 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include <benchmark/benchmark.h>
+
+#include <vector>
+
+#include "apex/core/tensor.hpp"
+#include "apex/kernels/batch_norm.hpp"
+#include "apex/kernels/conv.hpp"
+#include "apex/kernels/copy.hpp"
+#include "apex/kernels/elementwise.hpp"
+#include "apex/kernels/image.hpp"
+#include "apex/kernels/matmul.hpp"
+#include "apex/kernels/multi_tensor.hpp"
+#include "apex/kernels/pool.hpp"
+#include "apex/kernels/random.hpp"
+#include "apex/kernels/reduce.hpp"
+#include "apex/kernels/softmax.hpp"
+
+// CPU loops at the sizes of a training step. bytes_per_second counts what an op must move at least: each operand once.
+
+namespace {
+
+using namespace apex;
+
+constexpr auto kLast = MemoryFormat::channels_last;
+
+Tensor filled(const Dims& sizes, MemoryFormat format = kLast, DType dtype = DType::f32) {
+  const Tensor t = empty(sizes, dtype, kCpu, format);
+  kernels::uniform({}, t.view(), -1, 1, {.seed = 1});
+  return t;
+}
+
+void moved(benchmark::State& state, std::int64_t elements, int passes) {
+  state.SetBytesProcessed(state.iterations() * elements * passes * 4);
+}
+
+/// Arguments: batch, channels, height = width, channels-last.
+Dims activation(const benchmark::State& s) { return {s.range(0), s.range(1), s.range(2), s.range(2)}; }
+MemoryFormat format_of(const benchmark::State& s) { return s.range(3) != 0 ? kLast : MemoryFormat::contiguous; }
+
+void activations(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"n", "c", "hw", "last"})->Unit(benchmark::kMicrosecond)->UseRealTime();
+  for (const int last : {1, 0})
+    b->Args({128, 16, 28, last})->Args({128, 32, 14, last})->Args({128, 64, 7, last})->Args({16, 64, 56, last})->Args({16, 512, 7, last});
+}
+
+struct BatchNormData {
+  explicit BatchNormData(const benchmark::State& s)
+      : x(filled(activation(s), format_of(s))), y(filled(activation(s), format_of(s))), dy(filled(activation(s), format_of(s))),
+        residual(filled(activation(s), format_of(s))), dx(empty_like(x)), dresidual(empty_like(x)), w(filled({s.range(1)})), b(filled({s.range(1)})),
+        mean(filled({s.range(1)})), inv_std(filled({s.range(1)})), running_mean(filled({s.range(1)})), running_var(filled({s.range(1)})),
+        dw(empty({s.range(1)})), db(empty({s.range(1)})) {}
+  Tensor x, y, dy, residual, dx, dresidual, w, b, mean, inv_std, running_mean, running_var, dw, db;
+};
+
+void batch_norm_relu_forward(benchmark::State& state) {
+  const BatchNormData d(state);
+  for (auto _ : state)
+    kernels::batch_norm_forward({}, d.y.view(), d.mean.view(), d.inv_std.view(), d.running_mean.view(), d.running_var.view(), d.x.view(),
+                                d.w.view(), d.b.view(), {}, 0.1, {.relu = true});
+  moved(state, d.x.numel(), 3);
+}
+BENCHMARK(batch_norm_relu_forward)->Apply(activations);
+
+void batch_norm_add_relu_forward(benchmark::State& state) {
+  const BatchNormData d(state);
+  for (auto _ : state)
+    kernels::batch_norm_forward({}, d.y.view(), d.mean.view(), d.inv_std.view(), d.running_mean.view(), d.running_var.view(), d.x.view(),
+                                d.w.view(), d.b.view(), d.residual.view(), 0.1, {.relu = true});
+  moved(state, d.x.numel(), 4);
+}
+BENCHMARK(batch_norm_add_relu_forward)->Apply(activations);
+
+void batch_norm_relu_backward(benchmark::State& state) {
+  const BatchNormData d(state);
+  for (auto _ : state)
+    kernels::batch_norm_backward({}, d.dx.view(), {}, d.dw.view(), d.db.view(), d.dy.view(), {}, d.x.view(), d.w.view(), d.b.view(),
+                                 d.mean.view(), d.inv_std.view(), {.relu = true});
+  moved(state, d.x.numel(), 5);
+}
+BENCHMARK(batch_norm_relu_backward)->Apply(activations);
+
+void batch_norm_add_relu_backward(benchmark::State& state) {
+  const BatchNormData d(state);
+  for (auto _ : state)
+    kernels::batch_norm_backward({}, d.dx.view(), d.dresidual.view(), d.dw.view(), d.db.view(), d.dy.view(), d.y.view(), d.x.view(),
+                                 d.w.view(), d.b.view(), d.mean.view(), d.inv_std.view(), {.relu = true});
+  moved(state, d.x.numel(), 7);
+}
+BENCHMARK(batch_norm_add_relu_backward)->Apply(activations);
+
+void relu(benchmark::State& state) {
+  const Tensor x = filled(activation(state), format_of(state)), y = empty_like(x);
+  for (auto _ : state) kernels::unary({}, y.view(), x.view(), kernels::UnaryOp::relu);
+  moved(state, x.numel(), 2);
+}
+BENCHMARK(relu)->Apply(activations);
+
+void add(benchmark::State& state) {
+  const Tensor a = filled(activation(state), format_of(state)), b = filled(activation(state), format_of(state)), c = empty_like(a);
+  for (auto _ : state) kernels::binary({}, c.view(), a.view(), b.view(), kernels::BinaryOp::add);
+  moved(state, a.numel(), 3);
+}
+BENCHMARK(add)->Apply(activations);
+
+void sum_over_channels_last(benchmark::State& state) {
+  const Tensor x = filled(activation(state), format_of(state)), y = empty({state.range(1)});
+  for (auto _ : state) kernels::reduce({}, y.view(), x.view(), {0, 2, 3}, kernels::ReduceOp::sum);
+  moved(state, x.numel(), 1);
+}
+BENCHMARK(sum_over_channels_last)->Apply(activations);
+
+void change_format(benchmark::State& state) {
+  const Tensor x = filled(activation(state), format_of(state)), y = empty(x.sizes(), DType::f32, kCpu, state.range(3) != 0 ? MemoryFormat::contiguous : kLast);
+  for (auto _ : state) kernels::copy({}, y.view(), x.view());
+  moved(state, x.numel(), 2);
+}
+BENCHMARK(change_format)->Apply(activations);
+
+void max_pool(benchmark::State& state) {
+  const Tensor x = filled({16, 64, 112, 112}), y = empty({16, 64, 56, 56}, DType::f32, kCpu, kLast), indices = empty_like(y, DType::i32), dx = empty_like(x);
+  const kernels::Pool2dOptions o{.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}};
+  for (auto _ : state) {
+    kernels::max_pool2d({}, y.view(), indices.view(), x.view(), o);
+    if (state.range(0) != 0) kernels::max_pool2d_backward({}, dx.view(), y.view(), indices.view(), o);
+  }
+}
+BENCHMARK(max_pool)->ArgName("backward")->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+void softmax(benchmark::State& state) {
+  const Tensor x = filled({state.range(0), state.range(1)}), y = empty_like(x);
+  for (auto _ : state) kernels::softmax({}, y.view(), x.view(), 1);
+  moved(state, x.numel(), 2);
+}
+BENCHMARK(softmax)->Args({128, 10})->Args({16, 1000})->Args({256, 30528})->Unit(benchmark::kMicrosecond)->UseRealTime();
+
+/// Arguments: number of tensors, elements of each.
+void sgd(benchmark::State& state) {
+  std::vector<Tensor> tensors;
+  std::vector<View> p, m;
+  std::vector<ConstView> g;
+  for (std::int64_t i = 0; i < state.range(0); ++i)
+    for (int k = 0; k < 3; ++k) {
+      tensors.push_back(filled({state.range(1)}));
+      if (k == 2)
+        g.emplace_back(tensors.back().view());
+      else
+        (k == 0 ? p : m).push_back(tensors.back().view());
+    }
+  const std::vector<std::uint8_t> first(p.size(), 0);
+  for (auto _ : state) kernels::multi_tensor_sgd({}, {}, p, m, {}, g, first, {.lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4});
+  moved(state, state.range(0) * state.range(1), 5);
+}
+BENCHMARK(sgd)->Args({65, 4200})->Args({62, 188000})->Unit(benchmark::kMicrosecond)->UseRealTime();
+
+void image_normalize(benchmark::State& state) {
+  const Tensor x = empty({16, 3, 224, 224}, DType::u8, kCpu, kLast), y = empty({16, 3, 224, 224}, DType::f32, kCpu, kLast);
+  kernels::fill({}, x.view(), 100);
+  const std::vector<float> mean{123.675f, 116.28f, 103.53f}, std{58.395f, 57.12f, 57.375f};
+  for (auto _ : state) kernels::image_normalize({}, y.view(), x.view(), mean, std);
+}
+BENCHMARK(image_normalize)->Unit(benchmark::kMicrosecond)->UseRealTime();
+
+void matmul_f64(benchmark::State& state) {
+  const std::int64_t n = state.range(0);
+  const Tensor a = filled({n, n}, kLast, DType::f64), b = filled({n, n}, kLast, DType::f64), c = empty_like(a);
+  for (auto _ : state) kernels::matmul({}, c.view(), a.view(), b.view());
+  state.counters["flop/s"] = benchmark::Counter(2.0 * static_cast<double>(n * n * n), benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(matmul_f64)->Arg(256)->Arg(1024)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+/// Arguments: 0 f32 or 1 f64; forward, data gradient or weight gradient.
+void conv3x3(benchmark::State& state) {
+  const DType dtype = state.range(0) != 0 ? DType::f64 : DType::f32;
+  const Tensor x = filled({16, 64, 56, 56}, kLast, dtype), w = filled({64, 64, 3, 3}, kLast, dtype), y = empty_like(x), dw = empty_like(w);
+  const kernels::Conv2dOptions o{.padding = {1, 1}};
+  for (auto _ : state) switch (state.range(1)) {
+      case 0: kernels::conv2d_forward({}, y.view(), x.view(), w.view(), {}, o); break;
+      case 1: kernels::conv2d_backward_data({}, y.view(), x.view(), w.view(), o); break;
+      default: kernels::conv2d_backward_weight({}, dw.view(), {}, y.view(), x.view(), o);
+    }
+  state.counters["flop/s"] = benchmark::Counter(2.0 * 16 * 64 * 56 * 56 * 64 * 9, benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(conv3x3)->ArgNames({"f64", "pass"})->ArgsProduct({{0, 1}, {0, 1, 2}})->Unit(benchmark::kMillisecond)->UseRealTime();
+
+}  // namespace
+
+BENCHMARK_MAIN();
