@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <fcntl.h>
 #include <pty.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <bit>
@@ -231,6 +232,9 @@ TEST_F(ProgressTest, AutomaticAsksWhetherItIsATerminal) {
   if (::openpty(&main_end, &terminal, nullptr, nullptr, nullptr) != 0) GTEST_SKIP() << "no pseudo terminals here";
   ProgressOptions o = options(ProgressMode::automatic);
   o.fd = terminal;
+  EXPECT_EQ(Progress(o).mode(), ProgressMode::lines);  // what mpirun gives its ranks has no size
+  const winsize size{24, 80, 0, 0};
+  ASSERT_EQ(::ioctl(terminal, TIOCSWINSZ, &size), 0);
   EXPECT_EQ(Progress(o).mode(), ProgressMode::bar);
   ::close(main_end);
   ::close(terminal);

@@ -13,9 +13,16 @@
 namespace apex::io {
 namespace {
 
+/// A terminal somebody looks at has a size. Open MPI puts a pseudo-terminal without one between a rank and mpirun, even
+/// where mpirun itself writes to a file.
+bool shows_a_bar(int fd) {
+  winsize size{};
+  return ::isatty(fd) && ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+}
+
 ProgressMode settle(ProgressMode mode, int fd) {
   if (mode != ProgressMode::automatic) return mode;
-  return ::isatty(fd) ? ProgressMode::bar : ProgressMode::lines;
+  return shows_a_bar(fd) ? ProgressMode::bar : ProgressMode::lines;
 }
 
 std::string one_line(std::string_view text) {
@@ -84,10 +91,11 @@ void Progress::update(std::int64_t done, std::int64_t total, std::string_view te
   shown_step_ = done;
   shown_at_ = now();
   if (mode_ == ProgressMode::lines) {
-    write(concat('[', done, '/', total, "] ", one_line(text), '\n'));
+    write((options_.counter ? concat('[', done, '/', total, "] ") : "") + one_line(text) + '\n');
     return;
   }
-  std::string line = concat(bar(done, total), done, '/', total, ' ', one_line(text));
+  std::string line = bar(done, total) + (options_.counter ? concat(done, '/', total, ' ') : "") + one_line(text);
+  std::replace(line.begin(), line.end(), '\t', ' ');  // a tab is one byte, but not one column
   cut(line, columns_of(options_.fd) - 1);
   const bool last = done == total;
   write("\r" + line + "\x1b[K" + (last ? "\n" : ""));  // ESC [ K clears what a longer line left

@@ -25,6 +25,7 @@ struct ProgressOptions {
   std::int64_t every_steps = 0;  ///< lines: at least this many steps apart; 0 leaves only the time
   std::chrono::milliseconds every{std::chrono::seconds(10)};       ///< lines: at most one in this time
   std::chrono::milliseconds refresh{std::chrono::milliseconds(100)};  ///< bar
+  bool counter = true;  ///< put "done/total" before the text; false where the text says it
   int fd = 1;                                                      ///< where to write
   std::function<std::chrono::steady_clock::time_point()> now = {};      ///< the clock; empty: steady_clock
 };
