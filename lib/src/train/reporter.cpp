@@ -57,7 +57,8 @@ Reporter::Reporter(const TrainOptions& options, std::vector<std::string> metric_
   progress_ = std::make_unique<io::Progress>(io::ProgressOptions{
       .mode = io::parse_progress_mode(options.progress).value_or(io::ProgressMode::automatic),
       .every_steps = options.print_freq,
-      .every = std::chrono::milliseconds(0)});
+      .every = std::chrono::milliseconds(0),
+      .counter = false});
   if (!options.metrics.empty() && options.metrics != "none") {
     const auto path = metrics_path(options);
     std::error_code error;
