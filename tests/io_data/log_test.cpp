@@ -218,6 +218,16 @@ TEST_F(ProgressTest, BarRewritesOneLine) {
   EXPECT_EQ(std::count(out.begin(), out.end(), 'x'), 79 - 32);  // cut to the width of a terminal
 }
 
+TEST_F(ProgressTest, TheCountMayBeLeftToTheText) {
+  ProgressOptions o = options(ProgressMode::lines);
+  o.counter = false;
+  Progress(o).update(1, 4, "Epoch: [0][1/4]\tLoss 2");
+  EXPECT_EQ(output(), "Epoch: [0][1/4]\tLoss 2\n");
+  o.mode = ProgressMode::bar;
+  Progress(o).update(4, 4, "a\tb");
+  EXPECT_TRUE(output().ends_with("\r[====================] 100% a b\x1b[K\n")) << output();
+}
+
 TEST_F(ProgressTest, ABarLeftOpenIsEnded) {
   {
     Progress progress(options(ProgressMode::bar));
