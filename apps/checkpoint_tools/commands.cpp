@@ -67,7 +67,8 @@ void show_model(const io::CheckpointFile& file) {
     elements += element_count(info.sizes);
   }
   for (const auto& [kind, count] : kinds)
-    std::cout << "  " << count.first << ' ' << kind << (count.first == 1 ? "" : "s") << ", " << count.second << " elements\n";
+    std::cout << "  " << count.first << ' ' << kind << (count.first == 1 ? "" : "s") << ", " << count.second
+              << " elements\n";
 }
 
 void show_optimizers(const io::CheckpointFile& file) {
@@ -138,9 +139,11 @@ int show_object(const io::CheckpointFile& file, std::string object) {
     return exit_code::kOk;
   }
   const auto found = file.datasets().find(object);
-  if (found == file.datasets().end()) fail(Kind::data, concat(file.path().string(), ": has no group or dataset '/", object, "'"));
-  std::cout << '/' << object << "  " << describe(found->second) << ", " << bytes_text(found->second.bytes) << ", xxh64 " << std::hex
-            << std::setfill('0') << std::setw(16) << found->second.xxh64 << std::dec << std::setfill(' ') << '\n';
+  if (found == file.datasets().end())
+    fail(Kind::data, concat(file.path().string(), ": has no group or dataset '/", object, "'"));
+  std::cout << '/' << object << "  " << describe(found->second) << ", " << bytes_text(found->second.bytes) << ", xxh64 "
+            << std::hex << std::setfill('0') << std::setw(16) << found->second.xxh64 << std::dec << std::setfill(' ')
+            << '\n';
   print_attributes(found->second.attributes, "  ");
   print_values(file, object, found->second);
   return exit_code::kOk;
@@ -158,8 +161,8 @@ int verify(const std::vector<Path>& paths) {
   const auto check = [&](const Path& path) {
     try {
       const auto file = io::open_checkpoint(path, io::Verify::full);
-      std::cout << "ok       " << path.string() << " (step " << file.step() << ", " << file.datasets().size() << " datasets, "
-                << bytes_text(file.bytes()) << ")\n";
+      std::cout << "ok       " << path.string() << " (step " << file.step() << ", " << file.datasets().size()
+                << " datasets, " << bytes_text(file.bytes()) << ")\n";
     } catch (const Error& e) {
       std::cout << "DAMAGED  " << e.what() << '\n';
       code = std::max(code, exit_code_of(e.kind()));

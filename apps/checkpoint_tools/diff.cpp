@@ -67,7 +67,8 @@ void compare_groups(GroupDiffs& diffs, const io::CheckpointFile& a, const io::Ch
     auto& diff = diffs[top_of(path)];
     if (a.has_group(path) != b.has_group(path))
       diff.note(concat('/', path, " is only in ", a.has_group(path) ? "the first" : "the second"));
-    compare_attributes(diff, path, a.has_group(path) ? a.attributes(path) : none, b.has_group(path) ? b.attributes(path) : none);
+    compare_attributes(diff, path, a.has_group(path) ? a.attributes(path) : none,
+                       b.has_group(path) ? b.attributes(path) : none);
   }
 }
 
@@ -76,8 +77,8 @@ void compare_groups(GroupDiffs& diffs, const io::CheckpointFile& a, const io::Ch
 int diff(const Path& path_a, const Path& path_b) {
   // Equal sums mean equal bytes only where the bytes match their sums.
   const auto a = io::open_checkpoint(path_a, io::Verify::full), b = io::open_checkpoint(path_b, io::Verify::full);
-  std::cout << "first   " << a.path().string() << " (step " << a.step() << ")\nsecond  " << b.path().string() << " (step " << b.step()
-            << ")\n";
+  std::cout << "first   " << a.path().string() << " (step " << a.step() << ")\nsecond  " << b.path().string()
+            << " (step " << b.step() << ")\n";
   GroupDiffs diffs;
   compare_groups(diffs, a, b);
   compare_datasets(diffs, a, b);
@@ -89,8 +90,8 @@ int diff(const Path& path_a, const Path& path_b) {
       std::cout << "bit-identical (" << d.datasets << " datasets, " << d.attributes << " attributes)\n";
       continue;
     }
-    std::cout << d.differing << " of " << d.datasets + d.attributes << " differ" << (may_differ ? " (they may)" : "") << ", first "
-              << d.first << '\n';
+    std::cout << d.differing << " of " << d.datasets + d.attributes << " differ" << (may_differ ? " (they may)" : "")
+              << ", first " << d.first << '\n';
     same = same && may_differ;
   }
   return same ? exit_code::kOk : 1;

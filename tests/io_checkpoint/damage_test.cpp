@@ -123,8 +123,8 @@ TEST_F(Damage, ForgedSumsDoNotCrashTheReader) {
     return text.replace(0, 512, head.data(), 512);
   };
   ASSERT_EQ(sealed(good, bytes, metadata), good);
-  for (const unsigned long long m : {0ULL, 1ULL, 512ULL, 513ULL, 600ULL, 2000ULL, metadata - 1, metadata + 1, bytes, bytes + 1,
-                                     1ULL << 40, 1ULL << 62})
+  for (const unsigned long long m : {0ULL, 1ULL, 512ULL, 513ULL, 600ULL, 2000ULL, metadata - 1, metadata + 1, bytes,
+                                     bytes + 1, 1ULL << 40, 1ULL << 62})
     EXPECT_NE(refusal(sealed(good, bytes, m)), "") << m;
   // A longer file whose head agrees: HDF5's own end of file does not.
   EXPECT_NE(refusal(sealed(good + std::string(100, 'x'), bytes + 100, metadata)), "");
@@ -151,7 +151,8 @@ TEST_F(Damage, RandomMutationsNeitherCrashNorPass) {
       case 1: bad.erase(pick(bad.size()), 1 + pick(64)); break;
       case 2: bad.insert(pick(bad.size()), std::string(1 + pick(64), static_cast<char>(pick(256)))); break;
       default: {
-        const std::size_t from = pick(bad.size()), to = pick(bad.size()), n = std::min(bad.size() - std::max(from, to), 1 + pick(256));
+        const std::size_t from = pick(bad.size()), to = pick(bad.size()),
+                          n = std::min(bad.size() - std::max(from, to), 1 + pick(256));
         bad.replace(to, n, good.substr(from, n));
       }
     }
@@ -214,7 +215,8 @@ TEST_F(Damage, NotesAreOnlyNotes) {
   EXPECT_EQ(io::best_checkpoint(folder.path()), std::nullopt);
   EXPECT_EQ(io::open_checkpoint(folder.path()).step(), 6);
   // Files that only look like checkpoints are not taken for some.
-  for (const char* name : {"step_1.h5", "step_0000000x.h5", "step_00000099.h5.tmp.1.0", "step_00000099.h5~", "step_-0000001.h5"})
+  for (const char* name :
+       {"step_1.h5", "step_0000000x.h5", "step_00000099.h5.tmp.1.0", "step_00000099.h5~", "step_-0000001.h5"})
     test::write_bytes(folder.path() / name, "x");
   fs::create_directories(folder.path() / "step_00000098.h5");
   EXPECT_EQ(io::list_checkpoints(folder.path()).size(), 2u);
@@ -236,7 +238,8 @@ TEST_F(Damage, AskingForWhatIsNotThereNamesIt) {
   EXPECT_NE(message([&] { checkpoint.read("optimizer/0/groups/0/params"); }).find("strings"), std::string::npos);
   EXPECT_NE(message([&] { checkpoint.read_strings("model/fc.bias"); }).find("numbers"), std::string::npos);
   const auto& config = checkpoint.attributes("config");
-  EXPECT_NE(message([&] { io::attribute<double>(config, "none", "here"); }).find("here: attribute 'none'"), std::string::npos);
+  EXPECT_NE(message([&] { io::attribute<double>(config, "none", "here"); }).find("here: attribute 'none'"),
+            std::string::npos);
   EXPECT_NE(message([&] { io::attribute<double>(config, "path", "here"); }).find("not a number"), std::string::npos);
 }
 

@@ -30,7 +30,8 @@ struct Ended {
 /// A program of ours, in a process group of its own, with its output in a file.
 class Program {
  public:
-  Program(std::vector<std::string> words, const std::string& fault, const fs::path& output, rlim_t file_limit = RLIM_INFINITY)
+  Program(std::vector<std::string> words, const std::string& fault, const fs::path& output,
+          rlim_t file_limit = RLIM_INFINITY)
       : output_(output), start_(Clock::now()) {
     std::vector<char*> argv;
     for (auto& word : words) argv.push_back(word.data());
@@ -94,20 +95,24 @@ class Faults : public ::testing::Test {
   Faults() : folder(concat("faults_", getpid())), directory(folder.path() / "ckpt") {
     folder.own();
     fs::create_directories(directory);
-    for (const auto& [key, value] : {std::pair{"OMPI_MCA_rmaps_base_oversubscribe", "1"}, {"OMPI_MCA_mpi_yield_when_idle", "1"},
-                                     {"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+    for (const auto& [key, value] : {std::pair{"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+                                     {"OMPI_MCA_mpi_yield_when_idle", "1"},
+                                     {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                                     {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
                                      {"OMP_NUM_THREADS", "1"}})
       setenv(key, value, 1);
   }
 
-  static std::vector<std::string> victim(int ranks, const fs::path& directory, const std::vector<std::string>& arguments) {
+  static std::vector<std::string> victim(int ranks, const fs::path& directory,
+                                         const std::vector<std::string>& arguments) {
     std::vector<std::string> words;
     if (ranks > 1) words = {APEX_MPIEXEC, "-n", std::to_string(ranks)};
     words.insert(words.end(), {APEX_VICTIM, directory.string()});
     words.insert(words.end(), arguments.begin(), arguments.end());
     return words;
   }
-  Ended run(int ranks, const std::vector<std::string>& arguments, const std::string& fault = {}, rlim_t limit = RLIM_INFINITY) {
+  Ended run(int ranks, const std::vector<std::string>& arguments, const std::string& fault = {},
+            rlim_t limit = RLIM_INFINITY) {
     return Program(victim(ranks, directory, arguments), fault, folder.path() / "output", limit).wait();
   }
   /// An earlier checkpoint, of step 1; made once and copied from then on.
@@ -140,7 +145,8 @@ class Faults : public ::testing::Test {
   }
   std::size_t temporaries() const {
     std::size_t n = 0;
-    for (const auto& e : fs::directory_iterator(directory)) n += e.path().filename().string().find(".tmp.") != std::string::npos;
+    for (const auto& e : fs::directory_iterator(directory))
+      n += e.path().filename().string().find(".tmp.") != std::string::npos;
     return n;
   }
   /// Whatever happened: every step file is complete, LATEST names one, and the next save works and cleans up.
@@ -166,12 +172,12 @@ class Faults : public ::testing::Test {
   fs::path directory;
 };
 
-const std::vector<std::string> kBeforeRename = {"before_create", "after_create",   "before_write",       "mid_write",
-                                                "before_fsync",  "after_fsync",    "before_metadata",    "mid_metadata",
-                                                "after_metadata", "after_verify", "before_final_fsync", "before_rename"};
-const std::vector<std::string> kAfterRename = {"after_rename", "after_directory_fsync", "before_latest", "mid_latest",
-                                               "after_latest", "before_best", "mid_best", "after_best", "before_prune",
-                                               "after_prune"};
+const std::vector<std::string> kBeforeRename = {
+    "before_create",   "after_create", "before_write",   "mid_write",    "before_fsync",       "after_fsync",
+    "before_metadata", "mid_metadata", "after_metadata", "after_verify", "before_final_fsync", "before_rename"};
+const std::vector<std::string> kAfterRename = {
+    "after_rename", "after_directory_fsync", "before_latest", "mid_latest", "after_latest", "before_best", "mid_best",
+    "after_best",   "before_prune",          "after_prune"};
 
 TEST_F(Faults, KilledAtAnyPointTheNewestCompleteCheckpointLoads) {
   for (const auto& point : kBeforeRename) {
@@ -219,7 +225,8 @@ TEST_F(Faults, KilledAtRandomMomentsTheNewestCompleteCheckpointLoads) {
       kill(program.pid(), SIGKILL);
       program.wait();
     }
-    for (const auto& f : io::list_checkpoints(directory)) EXPECT_NO_THROW(io::CheckpointFile(f.path).verify()) << f.path;
+    for (const auto& f : io::list_checkpoints(directory))
+      EXPECT_NO_THROW(io::CheckpointFile(f.path).verify()) << f.path;
     EXPECT_GE(io::open_checkpoint(directory).step(), next);
   }
   expect_sound(1);
@@ -285,9 +292,10 @@ TEST_F(Faults, ASmallDiskIsAnErrorAndTheOldCheckpointStays) {
   if (std::system("unshare -m true 2>/dev/null") != 0) GTEST_SKIP() << "may not mount a file system here";
   const auto run_on_small_disk = [&](const std::string& megabytes) {
     // The disk lives as long as the shell; what is left on it is copied out to be looked at.
-    const std::string script = concat("mount -t tmpfs -o size=20m tmpfs ", directory.string(), " || exit 99; ", APEX_VICTIM, ' ',
-                                      directory.string(), " 1 1 4 && ", APEX_VICTIM, ' ', directory.string(), " 2 1 ", megabytes,
-                                      "; code=$?; cp -r ", directory.string(), ' ', (folder.path() / "copy").string(), "; exit $code");
+    const std::string script =
+        concat("mount -t tmpfs -o size=20m tmpfs ", directory.string(), " || exit 99; ", APEX_VICTIM, ' ',
+               directory.string(), " 1 1 4 && ", APEX_VICTIM, ' ', directory.string(), " 2 1 ", megabytes,
+               "; code=$?; cp -r ", directory.string(), ' ', (folder.path() / "copy").string(), "; exit $code");
     return Program({"unshare", "-m", "sh", "-c", script}, {}, folder.path() / "output").wait();
   };
   const auto ended = run_on_small_disk("30");
@@ -320,10 +328,13 @@ TEST_F(Faults, TheToolSaysWhatIsThere) {
     words.insert(words.begin(), APEX_CKPT);
     return Program(words, {}, folder.path() / "output").wait();
   };
-  const auto has = [](const Ended& ended, const std::string& part) { return ended.output.find(part) != std::string::npos; };
+  const auto has = [](const Ended& ended, const std::string& part) {
+    return ended.output.find(part) != std::string::npos;
+  };
   const std::string one = directory / "step_00000001.h5", two = directory / "step_00000002.h5";
   EXPECT_EQ(tool({"--help"}).code, 0);
-  for (const auto& words : std::vector<std::vector<std::string>>{{}, {"nonsense"}, {"ls"}, {"diff", one}, {"ls", one, two}, {"--oops"}})
+  for (const auto& words :
+       std::vector<std::vector<std::string>>{{}, {"nonsense"}, {"ls"}, {"diff", one}, {"ls", one, two}, {"--oops"}})
     EXPECT_EQ(tool(words).code, exit_code::kUsage);
   EXPECT_EQ(tool({"ls", directory / "none"}).code, exit_code::kData);
   EXPECT_EQ(tool({"verify", folder.path()}).code, exit_code::kData) << "a directory without checkpoints";

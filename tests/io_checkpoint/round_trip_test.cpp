@@ -34,7 +34,8 @@ int rank() { return rank_of(MPI_COMM_WORLD); }
 class Checkpoints : public ::testing::Test {
  protected:
   Checkpoints()
-      : folder(concat("checkpoint_", ::testing::UnitTest::GetInstance()->current_test_info()->name(), '_', shared_number())) {
+      : folder(concat("checkpoint_", ::testing::UnitTest::GetInstance()->current_test_info()->name(), '_',
+                      shared_number())) {
     if (rank() == 0) folder.own();
     MPI_Barrier(MPI_COMM_WORLD);
   }
@@ -112,7 +113,8 @@ TEST_F(Checkpoints, EveryRankWritesItsShare) {
     expected += dataset.holds_strings() ? 0 : static_cast<std::int64_t>(dataset.tensor.bytes());
   EXPECT_GE(total, expected);
   EXPECT_LE(total, expected + 1000);
-  for (const auto bytes : result.bytes_per_rank) EXPECT_GE(static_cast<double>(bytes), 0.8 * static_cast<double>(total) / size_of_world());
+  for (const auto bytes : result.bytes_per_rank)
+    EXPECT_GE(static_cast<double>(bytes), 0.8 * static_cast<double>(total) / size_of_world());
 }
 
 // What the kernel saw this process write agrees with the report.
@@ -229,7 +231,8 @@ TEST_F(Checkpoints, KeepsTheNewestBestAndLoaded) {
     return all;
   };
   using Steps = std::vector<std::int64_t>;
-  for (const int step : {10, 20, 30}) io::write_checkpoint(MPI_COMM_WORLD, folder.path(), step, tree, {.keep = 0, .best = step == 20});
+  for (const int step : {10, 20, 30})
+    io::write_checkpoint(MPI_COMM_WORLD, folder.path(), step, tree, {.keep = 0, .best = step == 20});
   EXPECT_EQ(steps(), (Steps{10, 20, 30}));
   const auto loaded = folder.path() / "step_00000010.h5";
   auto r = io::write_checkpoint(MPI_COMM_WORLD, folder.path(), 40, tree, {.keep = 1, .loaded_from = loaded});

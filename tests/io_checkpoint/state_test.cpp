@@ -23,10 +23,11 @@ dist::ProcessGroup world() { return dist::ProcessGroup::world(); }
 class Net : public nn::Sequential {
  public:
   explicit Net(std::int64_t channels = 6, std::int64_t classes = 5)
-      : Sequential(std::make_shared<nn::Conv2d>(nn::Conv2d::Options{.in_channels = 3, .out_channels = channels, .kernel = {3, 3}}),
+      : Sequential(std::make_shared<nn::Conv2d>(
+                       nn::Conv2d::Options{.in_channels = 3, .out_channels = channels, .kernel = {3, 3}}),
                    std::make_shared<nn::BatchNorm2d>(channels), std::make_shared<nn::ReLU>(),
-                   std::make_shared<nn::AdaptiveAvgPool2d>(std::array<std::int64_t, 2>{1, 1}), std::make_shared<nn::Flatten>(),
-                   std::make_shared<nn::Linear>(channels, classes)) {}
+                   std::make_shared<nn::AdaptiveAvgPool2d>(std::array<std::int64_t, 2>{1, 1}),
+                   std::make_shared<nn::Flatten>(), std::make_shared<nn::Linear>(channels, classes)) {}
 };
 
 std::shared_ptr<Net> net(std::uint64_t seed, std::int64_t channels = 6, std::int64_t classes = 5) {
@@ -68,7 +69,9 @@ std::vector<unsigned char> bits(const optimizers::Optimizer& optimizer) {
 
 class State : public ::testing::Test {
  protected:
-  State() : folder(concat("state_", ::testing::UnitTest::GetInstance()->current_test_info()->name(), '_', shared_number())) {
+  State()
+      : folder(
+            concat("state_", ::testing::UnitTest::GetInstance()->current_test_info()->name(), '_', shared_number())) {
     if (world().rank() == 0) folder.own();
     world().barrier();
   }
@@ -107,7 +110,8 @@ TEST_F(State, TrainingGoesOnAsIfItHadNotStopped) {
   auto other = sgd(*again, 0.7);
   train_step(*again, other, 50);  // its own momentum is replaced too
   Generator restored;
-  const auto loaded = checkpoint::load(folder.path(), {.model = again, .optimizer = &other, .rng = &restored, .arch = "net"});
+  const auto loaded =
+      checkpoint::load(folder.path(), {.model = again, .optimizer = &other, .rng = &restored, .arch = "net"});
   EXPECT_EQ(loaded.step, 3);
   EXPECT_EQ(loaded.epoch, 1);
   EXPECT_EQ(loaded.world_size, world().size());
@@ -135,12 +139,18 @@ TEST_F(State, TheFileFollowsTheSchema) {
   set_requires_grad(model->parameters()[0], false);
   auto optimizer = sgd(*model);
   train_step(*model, optimizer, 0);
-  const auto path = save({.model = model, .optimizer = &optimizer, .sampler = {.attributes = {{"index", std::int64_t{9}}}}, .step = 12, .epoch = 2});
+  const auto path = save({.model = model,
+                          .optimizer = &optimizer,
+                          .sampler = {.attributes = {{"index", std::int64_t{9}}}},
+                          .step = 12,
+                          .epoch = 2});
   const io::CheckpointFile file(path);
-  EXPECT_EQ(file.children(""), (std::vector<std::string>{"config", "ddp", "metrics", "model", "optimizer", "rng", "sampler", "scheduler"}));
+  EXPECT_EQ(file.children(""), (std::vector<std::string>{"config", "ddp", "metrics", "model", "optimizer", "rng",
+                                                         "sampler", "scheduler"}));
   EXPECT_EQ(io::attribute<std::int64_t>(file.attributes(""), "epoch", ""), 2);
-  EXPECT_EQ(file.children("model"), (std::vector<std::string>{"0.bias", "0.weight", "1.bias", "1.num_batches_tracked", "1.running_mean",
-                                                              "1.running_var", "1.weight", "5.bias", "5.weight"}));
+  EXPECT_EQ(file.children("model"),
+            (std::vector<std::string>{"0.bias", "0.weight", "1.bias", "1.num_batches_tracked", "1.running_mean",
+                                      "1.running_var", "1.weight", "5.bias", "5.weight"}));
   const auto& weight = file.datasets().find("model/0.weight")->second;
   EXPECT_EQ(weight.sizes, (Dims{6, 3, 3, 3}));
   EXPECT_EQ(io::attribute<std::string>(weight.attributes, "kind", ""), "parameter");
@@ -197,7 +207,8 @@ TEST_F(State, AnotherArchitectureIsRefusedByName) {
   auto longer = net(2);
   longer->push_back(std::make_shared<nn::Linear>(5, 2));
   EXPECT_SAYS(refused(longer, "longer"), "'6.weight' is missing (and 1 more)");
-  auto shorter = std::make_shared<nn::Sequential>(std::make_shared<nn::Conv2d>(nn::Conv2d::Options{.in_channels = 3, .out_channels = 6, .kernel = {3, 3}}));
+  auto shorter = std::make_shared<nn::Sequential>(
+      std::make_shared<nn::Conv2d>(nn::Conv2d::Options{.in_channels = 3, .out_channels = 6, .kernel = {3, 3}}));
   EXPECT_SAYS(refused(shorter, "shorter"), "'1.bias' is unexpected (and 6 more)");
   EXPECT_SAYS(refused(net(2), "other"), "does not fit other");
 }
@@ -210,7 +221,8 @@ TEST_F(State, AnOptimizerThatDoesNotFitIsRefusedAndNothingChanges) {
   auto target = net(2);
   const auto before = bits(*target);
   const auto refused = [&](FusedSGD& o) {
-    const auto text = message_of(Kind::data, [&] { checkpoint::load(folder.path(), {.model = target, .optimizer = &o}); });
+    const auto text =
+        message_of(Kind::data, [&] { checkpoint::load(folder.path(), {.model = target, .optimizer = &o}); });
     EXPECT_EQ(bits(*target), before) << "the model did not change either";
     EXPECT_SAYS(text, "/optimizer/0");
     return text;
@@ -233,17 +245,20 @@ TEST_F(State, AnOptimizerThatDoesNotFitIsRefusedAndNothingChanges) {
 TEST_F(State, OrderOfParametersDoesNotMatterButNamesDo) {
   auto model = net(1);
   auto params = model->parameters();
-  FusedSGD forward({{.params = {params[0], params[1], params[2]}, .hyper = {{"weight_decay", 0.5}}}, {.params = {params[3], params[4], params[5]}}},
+  FusedSGD forward({{.params = {params[0], params[1], params[2]}, .hyper = {{"weight_decay", 0.5}}},
+                    {.params = {params[3], params[4], params[5]}}},
                    {.lr = 0.1, .momentum = 0.9});
   train_step(*model, forward, 0);
   save({.model = model, .optimizer = &forward, .step = 1});
   auto again = net(2);
   params = again->parameters();
-  FusedSGD backward({{.params = {params[2], params[0], params[1]}}, {.params = {params[5], params[4], params[3]}}}, {.lr = 0.3, .momentum = 0.1});
+  FusedSGD backward({{.params = {params[2], params[0], params[1]}}, {.params = {params[5], params[4], params[3]}}},
+                    {.lr = 0.3, .momentum = 0.1});
   checkpoint::load(folder.path(), {.model = again, .optimizer = &backward});
   for (std::size_t i = 0; i < params.size(); ++i)
     EXPECT_EQ(test::logical_bytes(backward.state_of(params[i]).at("momentum_buffer")),
-              test::logical_bytes(forward.state_of(model->parameters()[i]).at("momentum_buffer"))) << i;
+              test::logical_bytes(forward.state_of(model->parameters()[i]).at("momentum_buffer")))
+        << i;
   EXPECT_EQ(backward.groups()[0].number("weight_decay"), 0.5);
   EXPECT_EQ(backward.groups()[1].number("weight_decay"), 0.0);
 }
@@ -293,11 +308,15 @@ TEST_F(State, SeveralModelsAndOptimizersAndParametersOfNoModel) {
 TEST_F(State, SectionsAndManyClassNamesComeBack) {
   std::vector<std::string> classes;
   for (int i = 0; i < 21841; ++i) classes.push_back("class " + std::to_string(i));
-  const checkpoint::Section sampler{.attributes = {{"index", std::int64_t{7}}, {"rate", 0.5}, {"name", std::string("x")}},
-                                    .groups = {{"inner", {{"on", true}}}},
-                                    .tensors = {{"plan", test::filled({9}, DType::i32, 1)}},
-                                    .strings = {{"names", {"a", "b"}}}};
-  save({.sampler = sampler, .metrics = {.attributes = {{"seconds", 1.5 + world().rank()}}}, .class_names = classes, .step = 1});
+  const checkpoint::Section sampler{
+      .attributes = {{"index", std::int64_t{7}}, {"rate", 0.5}, {"name", std::string("x")}},
+      .groups = {{"inner", {{"on", true}}}},
+      .tensors = {{"plan", test::filled({9}, DType::i32, 1)}},
+      .strings = {{"names", {"a", "b"}}}};
+  save({.sampler = sampler,
+        .metrics = {.attributes = {{"seconds", 1.5 + world().rank()}}},
+        .class_names = classes,
+        .step = 1});
   const auto loaded = checkpoint::load(folder.path(), {});
   EXPECT_EQ(loaded.sampler.attributes, sampler.attributes);
   EXPECT_EQ(loaded.sampler.groups, sampler.groups);
@@ -325,7 +344,8 @@ TEST_F(State, ADamagedOrMissingFileIsAnErrorOnEveryRank) {
   auto target = net(2);
   const auto before = bits(*target);
   auto other = sgd(*target);
-  EXPECT_SAYS(message_of(Kind::damaged, [&] { checkpoint::load(path, {.model = target, .optimizer = &other}); }), "optimizer/0/state");
+  EXPECT_SAYS(message_of(Kind::damaged, [&] { checkpoint::load(path, {.model = target, .optimizer = &other}); }),
+              "optimizer/0/state");
   EXPECT_EQ(bits(*target), before);
   message_of(Kind::damaged, [&] { checkpoint::load(folder.path(), {.model = target}); });
   // With an older good one beside it, the directory still serves.
@@ -341,7 +361,8 @@ TEST_F(State, AnyGroupLoadsWhatAnyOtherSaved) {
   train_step(*model, optimizer, 0);
   for (int writers = 1; writers <= world().size(); ++writers) {
     const auto group = world().split(world().rank() < writers ? 0 : -1);
-    if (group) checkpoint::save(folder.path(), {.model = model, .optimizer = &optimizer, .step = writers}, {.group = group});
+    if (group)
+      checkpoint::save(folder.path(), {.model = model, .optimizer = &optimizer, .step = writers}, {.group = group});
     world().barrier();
     auto again = net(9);
     auto other = sgd(*again);
@@ -374,10 +395,12 @@ TEST_F(State, ResNetSharesTheBytesEvenly) {
   FusedSGD optimizer(model->parameters(), {.lr = 0.1, .momentum = 0.9});
   for (const auto& p : model->parameters()) set_grad(p, ones_like(p));
   optimizer.step();
-  const auto result = checkpoint::save(folder.path(), {.model = model, .optimizer = &optimizer, .arch = "resnet20", .step = 1});
+  const auto result =
+      checkpoint::save(folder.path(), {.model = model, .optimizer = &optimizer, .arch = "resnet20", .step = 1});
   std::int64_t total = 0;
   for (const auto bytes : result.bytes_per_rank) total += bytes;
-  for (const auto bytes : result.bytes_per_rank) EXPECT_GE(static_cast<double>(bytes), 0.8 * static_cast<double>(total) / world().size());
+  for (const auto bytes : result.bytes_per_rank)
+    EXPECT_GE(static_cast<double>(bytes), 0.8 * static_cast<double>(total) / world().size());
   const io::CheckpointFile file(result.path);
   std::size_t buffers = 0;
   for (const auto& [name, info] : file.datasets()) buffers += name.ends_with("/momentum_buffer");

@@ -97,14 +97,14 @@ bool is_stale(const fs::path& path) {
   const std::string job = owner.substr(0, dot), restart = dot == owner.npos ? "" : owner.substr(dot + 1);
   if (job == this_job().id) return restart != this_job().restart;
   if (is_dead_process(job)) return true;
-  struct stat info{};
+  struct stat info {};
   return ::stat(path.c_str(), &info) == 0 && std::difftime(std::time(nullptr), info.st_mtime) > kUntouchedSeconds;
 }
 
 std::string read_note(const fs::path& path) {
   std::array<std::byte, kMaxNoteBytes> bytes;
   const PosixFile file(path, O_RDONLY | O_NONBLOCK);  // a FIFO must not block us
-  file.size();  // refuses what is no regular file
+  file.size();                                        // refuses what is no regular file
   const std::size_t n = file.read_at(bytes, 0);
   return {reinterpret_cast<const char*>(bytes.data()), n};
 }
@@ -115,8 +115,7 @@ std::optional<fs::path> named_by(const fs::path& directory, const char* note) {
     name = name.substr(0, name.find_last_not_of(" \r\n\t") + 1);
     std::error_code ignored;
     if (step_of(name) >= 0 && fs::is_regular_file(directory / name, ignored)) return directory / name;
-  } catch (const Error&) {
-  }
+  } catch (const Error&) {}
   return std::nullopt;
 }
 
@@ -173,9 +172,8 @@ std::vector<StepFile> list_checkpoints(const fs::path& directory) {
     const auto step = step_of(it->path().filename().string());
     if (step >= 0 && !it->is_directory(error)) files.push_back({step, it->path()});
   }
-  std::sort(files.begin(), files.end(), [](const StepFile& a, const StepFile& b) {
-    return a.step != b.step ? a.step < b.step : a.path < b.path;
-  });
+  std::sort(files.begin(), files.end(),
+            [](const StepFile& a, const StepFile& b) { return a.step != b.step ? a.step < b.step : a.path < b.path; });
   return files;
 }
 
@@ -211,8 +209,7 @@ Attempts read_attempts(const fs::path& directory) {
       attempts.start_step = step;
       return attempts;
     }
-  } catch (const Error&) {
-  }
+  } catch (const Error&) {}
   return {};
 }
 

@@ -16,8 +16,8 @@ const std::string& temporary_suffix();
 /// Removes the temporary files that dead jobs left: those of an earlier start of this job, those of processes of this
 /// host that are gone, and any other that has not been touched for an hour. Never fails.
 void remove_stale_temporaries(const std::filesystem::path& directory) noexcept;
-/// Replaces `directory`/`name` as a whole: temporary file, fsync, rename, fsync of the directory. Passes the fault points
-/// "before_<label>", "mid_<label>", "after_<label>" unless `label` is null.
+/// Replaces `directory`/`name` as a whole: temporary file, fsync, rename, fsync of the directory. Passes the fault
+/// points "before_<label>", "mid_<label>", "after_<label>" unless `label` is null.
 void write_note(const std::filesystem::path& directory, const std::string& name, const std::string& text,
                 const char* label = nullptr);
 /// Deletes the oldest step files beyond `keep`; not `written`, not what BEST names, not `loaded_from`. What cannot be

@@ -12,8 +12,8 @@ namespace apex::io::fault {
 void point(const char* name, int rank);
 
 struct Injected {
-  int error = 0;              ///< errno that the next call shall report; 0: none
-  bool short_write = false;   ///< after having written half
+  int error = 0;             ///< errno that the next call shall report; 0: none
+  bool short_write = false;  ///< after having written half
 };
 /// The failure that is due, once.
 Injected take();

@@ -41,9 +41,7 @@ herr_t query(const H5FD_t*, unsigned long* flags) {
   return 0;
 }
 
-haddr_t end_of_allocation(const H5FD_t* handle, H5FD_mem_t) {
-  return file_of(handle).allocated;
-}
+haddr_t end_of_allocation(const H5FD_t* handle, H5FD_mem_t) { return file_of(handle).allocated; }
 
 herr_t set_end_of_allocation(H5FD_t* handle, H5FD_mem_t, haddr_t end) {
   file_of(handle).allocated = end;

@@ -107,7 +107,8 @@ void create_groups(hid_t file, const Tree& tree, hid_t links) {
   }
 }
 
-DatasetId create_dataset(hid_t file, const std::string& path, const TreeDataset& dataset, std::uint64_t hash, hid_t links) {
+DatasetId create_dataset(hid_t file, const std::string& path, const TreeDataset& dataset, std::uint64_t hash,
+                         hid_t links) {
   // Late allocation: the data follow once all metadata have their place.
   const auto creation = without_times(H5P_DATASET_CREATE);
   APEX_CHECK_H5(H5Pset_layout(creation.get(), H5D_CONTIGUOUS));

@@ -162,7 +162,8 @@ class Parser {
     std::int64_t count = 1;
     for (const auto s : info.sizes)
       if (__builtin_mul_overflow(count, s, &count)) damaged(path, "is larger than its file");
-    if (__builtin_mul_overflow(count, static_cast<std::int64_t>(element), &info.bytes)) damaged(path, "is larger than its file");
+    if (__builtin_mul_overflow(count, static_cast<std::int64_t>(element), &info.bytes))
+      damaged(path, "is larger than its file");
     info.attributes = attributes(id, path);
     const auto hash = info.attributes.find("xxh64");
     if (hash == info.attributes.end()) damaged(path, "has no sum (attribute xxh64)");

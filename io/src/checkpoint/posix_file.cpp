@@ -60,8 +60,7 @@ PosixFile::PosixFile(const std::filesystem::path& path, int flags) : path_(path)
   fail_errno(path_, "open", errno);
 }
 
-PosixFile::PosixFile(PosixFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+PosixFile::PosixFile(PosixFile&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
 
 PosixFile& PosixFile::operator=(PosixFile&& other) noexcept {
   std::swap(path_, other.path_);
@@ -74,7 +73,7 @@ PosixFile::~PosixFile() {
 }
 
 std::int64_t PosixFile::size() const {
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd_, &info) != 0) fail_errno(path_, "stat", errno);
   if (!S_ISREG(info.st_mode)) fail(Kind::data, concat(path_.string(), ": not a regular file"));
   return info.st_size;
@@ -94,13 +93,16 @@ void PosixFile::reserve(std::int64_t bytes) const {
 }
 
 void PosixFile::write_at(std::span<const std::byte> bytes, std::int64_t offset) const {
-  const auto fail_here = [&](int error) { fail_errno(path_, concat("write ", bytes.size(), " bytes at ", offset), error); };
+  const auto fail_here = [&](int error) {
+    fail_errno(path_, concat("write ", bytes.size(), " bytes at ", offset), error);
+  };
   const auto injected = fault::take();
   if (injected.error && !injected.short_write) fail_here(injected.error);
   const std::size_t wanted = injected.short_write ? bytes.size() / 2 : bytes.size();
   std::size_t done = 0;
   while (done < wanted) {
-    const auto n = ::pwrite(fd_, bytes.data() + done, wanted - done, static_cast<off_t>(offset) + static_cast<off_t>(done));
+    const auto n =
+        ::pwrite(fd_, bytes.data() + done, wanted - done, static_cast<off_t>(offset) + static_cast<off_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) fail_here(n < 0 ? errno : EIO);
     done += static_cast<std::size_t>(n);
@@ -111,7 +113,8 @@ void PosixFile::write_at(std::span<const std::byte> bytes, std::int64_t offset) 
 std::size_t PosixFile::read_at(std::span<std::byte> bytes, std::int64_t offset) const {
   std::size_t done = 0;
   while (done < bytes.size()) {
-    const auto n = ::pread(fd_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset) + static_cast<off_t>(done));
+    const auto n =
+        ::pread(fd_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset) + static_cast<off_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_errno(path_, concat("read ", bytes.size(), " bytes at ", offset), errno);
     if (n == 0) break;

@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
   fail(Kind::damaged, concat(file.string(), ": ", what));
 }
 
-std::vector<std::byte> read_exactly(const PosixFile& file, const fs::path& path, std::int64_t offset, std::int64_t bytes) {
+std::vector<std::byte> read_exactly(const PosixFile& file, const fs::path& path, std::int64_t offset,
+                                    std::int64_t bytes) {
   std::vector<std::byte> buffer(static_cast<std::size_t>(bytes));
   if (file.read_at(buffer, offset) != buffer.size()) damaged(path, "truncated while it was read");
   return buffer;
@@ -29,7 +30,8 @@ Seal check_seal(const PosixFile& file, const fs::path& path) {
   if (size == 0) damaged(path, "empty file, not an apex checkpoint");
   const auto seal = decode_seal(read_exactly(file, path, 0, std::min(size, kUserBlockBytes)), path.string());
   if (size != seal.file_bytes)
-    damaged(path, concat(size < seal.file_bytes ? "truncated" : "damaged", ": ", size, " bytes instead of ", seal.file_bytes));
+    damaged(path, concat(size < seal.file_bytes ? "truncated" : "damaged", ": ", size, " bytes instead of ",
+                         seal.file_bytes));
   if (seal.metadata_bytes <= kUserBlockBytes || seal.metadata_bytes > std::min(size, kMaxMetadataBytes))
     damaged(path, "damaged: the size of its metadata cannot be right");
   return seal;

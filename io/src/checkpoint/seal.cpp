@@ -35,8 +35,9 @@ Seal decode_seal(std::span<const std::byte> block, std::string_view file) {
   std::int64_t version = 0;
   Seal seal;
   // The copy ends with a zero at its last byte, so that sscanf stays inside.
-  const int fields = std::sscanf(text.c_str(), "apex-checkpoint %" SCNd64 "\nbytes %" SCNd64 "\nmetadata %" SCNd64
-                                 "\nxxh64 %" SCNx64, &version, &seal.file_bytes, &seal.metadata_bytes, &seal.metadata_hash);
+  const int fields =
+      std::sscanf(text.c_str(), "apex-checkpoint %" SCNd64 "\nbytes %" SCNd64 "\nmetadata %" SCNd64 "\nxxh64 %" SCNx64,
+                  &version, &seal.file_bytes, &seal.metadata_bytes, &seal.metadata_hash);
   if (fields >= 1 && version != kFormatVersion)
     damaged(file, concat("checkpoint of format version ", version, "; this program reads version ", kFormatVersion));
   const auto expected = encode(seal);

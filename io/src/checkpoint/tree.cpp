@@ -157,7 +157,8 @@ void Tree::add(std::string_view path, const Tensor& tensor, Attributes attribute
   check_path(path);
   if (!tensor.defined()) fail(Kind::argument, concat("checkpoint: the tensor for '", path, "' is undefined"));
   if (!tensor.device().is_cpu())
-    fail(Kind::argument, concat("checkpoint: the tensor for '", path, "' is on ", tensor.device(), "; copy it to the host"));
+    fail(Kind::argument,
+         concat("checkpoint: the tensor for '", path, "' is on ", tensor.device(), "; copy it to the host"));
   if (datasets_.contains(path) || groups_.contains(path))
     fail(Kind::argument, concat("checkpoint: '", path, "' is added twice"));
   group(parent_of(path));

@@ -22,7 +22,8 @@ namespace fs = std::filesystem;
 #endif
 
 /// The first path at which this rank's list differs from `theirs`, if any.
-std::optional<std::string> first_difference(const std::vector<EntryDigest>& mine, const std::vector<EntryDigest>& theirs) {
+std::optional<std::string> first_difference(const std::vector<EntryDigest>& mine,
+                                            const std::vector<EntryDigest>& theirs) {
   for (std::size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
     if (i == mine.size()) return theirs[i].path;
     if (i == theirs.size()) return mine[i].path;
@@ -57,7 +58,8 @@ std::vector<EntryDigest> unpack(const std::string& text) {
 /// One write_checkpoint, from the agreement to the last note. Every member function is called by all ranks.
 class Writer {
  public:
-  Writer(MPI_Comm comm, const fs::path& directory, std::int64_t step, const Tree& tree, const CheckpointWriteOptions& options)
+  Writer(MPI_Comm comm, const fs::path& directory, std::int64_t step, const Tree& tree,
+         const CheckpointWriteOptions& options)
       : comm_(comm), directory_(directory), step_(step), tree_(tree), options_(options) {
     check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");

@@ -6,16 +6,17 @@
 /// Training state to and from checkpoint files. The file format and the write protocol are apex/io/checkpoint.hpp's.
 ///
 /// Schema (format_version 1):
-///   /                          step, epoch, class_names, and what io adds: format, library_version, world_size, complete
-///   /model                     attribute arch; one dataset per parameter and buffer under its state_dict name, logical
+///   /                          step, epoch, class_names, and what io adds: format, library_version, world_size,
+///   complete /model                     attribute arch; one dataset per parameter and buffer under its state_dict
+///   name, logical
 ///                              order, dtype of state_dict(); attributes kind="parameter"|"buffer", requires_grad
 ///   /optimizer/<i>             attribute type; groups/<g>: hyper-parameters as attributes, dataset params (names);
 ///                              state/<name>/<key>
 ///   /rng                       seed, offset
 ///   /scheduler /sampler /ddp /metrics /config    Sections that the caller fills
-/// Parameters are called by the model's names (a leading "module." is dropped), those of no model param_<g>_<i>. Several
-/// models: /model/<label>.<path>. All groups but /metrics and /config are bit-identical between equal runs, so times and
-/// paths belong there.
+/// Parameters are called by the model's names (a leading "module." is dropped), those of no model param_<g>_<i>.
+/// Several models: /model/<label>.<path>. All groups but /metrics and /config are bit-identical between equal runs, so
+/// times and paths belong there.
 
 #include <cstdint>
 #include <filesystem>
@@ -47,12 +48,12 @@ using LabelledModel = std::pair<std::string, std::shared_ptr<nn::Module>>;
 /// What is saved. Everything may be left out.
 struct Contents {
   std::shared_ptr<nn::Module> model = {};
-  const optimizers::Optimizer* optimizer = nullptr;      ///< /optimizer/0
-  std::vector<LabelledModel> models = {};                ///< instead of `model`
+  const optimizers::Optimizer* optimizer = nullptr;           ///< /optimizer/0
+  std::vector<LabelledModel> models = {};                     ///< instead of `model`
   std::vector<const optimizers::Optimizer*> optimizers = {};  ///< instead of `optimizer`
   Section scheduler = {}, sampler = {}, ddp = {}, metrics = {}, config = {};
-  const Generator* rng = nullptr;                        ///< null: default_generator()
-  std::string arch = {};                                 ///< what the model is called, for messages: "resnet50"
+  const Generator* rng = nullptr;  ///< null: default_generator()
+  std::string arch = {};           ///< what the model is called, for messages: "resnet50"
   std::vector<std::string> class_names = {};
   std::int64_t step = 0;
   std::int64_t epoch = 0;
@@ -60,11 +61,11 @@ struct Contents {
 
 struct SaveOptions {
   io::Verify verify = io::Verify::sample;
-  int keep = 0;                             ///< as io::CheckpointWriteOptions
+  int keep = 0;  ///< as io::CheckpointWriteOptions
   bool best = false;
   std::filesystem::path loaded_from = {};
-  dist::ProcessGroup group = {};            ///< null: world
-  double timeout_s = 0;                     ///< limit of the whole write; 0: the Session's. Passed: exit code 7
+  dist::ProcessGroup group = {};  ///< null: world
+  double timeout_s = 0;           ///< limit of the whole write; 0: the Session's. Passed: exit code 7
 };
 
 /// Writes directory/step_%08d.h5 on all ranks of the group together; see io::write_checkpoint for what it promises.
@@ -80,8 +81,8 @@ struct Targets {
   optimizers::Optimizer* optimizer = nullptr;
   std::vector<LabelledModel> models = {};
   std::vector<optimizers::Optimizer*> optimizers = {};
-  Generator* rng = nullptr;   ///< null: default_generator() is left alone
-  std::string arch = {};      ///< when set and the file names another one, that is an error
+  Generator* rng = nullptr;  ///< null: default_generator() is left alone
+  std::string arch = {};     ///< when set and the file names another one, that is an error
 };
 
 struct LoadOptions {
@@ -107,8 +108,8 @@ struct Loaded {
 Loaded load(const std::filesystem::path& path, const Targets& targets, const LoadOptions& options = {});
 
 struct ModelLoadOptions {
-  std::string arch = {};   ///< as Targets
-  bool strict = true;      ///< names that are missing or unexpected are an error; sizes that differ always are
+  std::string arch = {};  ///< as Targets
+  bool strict = true;     ///< names that are missing or unexpected are an error; sizes that differ always are
 };
 
 /// The model of a checkpoint alone, on this rank alone: for --pretrained and for inference. Not collective, needs no

@@ -23,15 +23,18 @@ std::vector<std::string> datasets_below(const io::CheckpointFile& file, std::str
 }
 
 std::string arch_of(const io::CheckpointFile& file) {
-  return file.has_group("model") ? io::attribute<std::string>(file.attributes("model"), "arch", file.path().string() + ": /model")
-                                 : std::string();
+  return file.has_group("model")
+             ? io::attribute<std::string>(file.attributes("model"), "arch", file.path().string() + ": /model")
+             : std::string();
 }
 
 /// How the file's names and sizes differ from the models': the first of each sort, and how many.
 class Difference {
  public:
   void missing(const std::string& name) { note(missing_, missing_count_, concat("'", name, "' is missing")); }
-  void unexpected(const std::string& name) { note(unexpected_, unexpected_count_, concat("'", name, "' is unexpected")); }
+  void unexpected(const std::string& name) {
+    note(unexpected_, unexpected_count_, concat("'", name, "' is unexpected"));
+  }
   void sizes(const std::string& name, const Dims& in_file, const Dims& here) {
     note(sizes_, sizes_count_, concat("'", name, "' is ", in_file, ", the model's is ", here));
   }
@@ -59,8 +62,8 @@ class Difference {
   int missing_count_ = 0, unexpected_count_ = 0, sizes_count_ = 0;
 };
 
-void check_architecture(const io::CheckpointFile& file, const std::vector<LabelledModel>& models, const std::string& arch,
-                        bool strict) {
+void check_architecture(const io::CheckpointFile& file, const std::vector<LabelledModel>& models,
+                        const std::string& arch, bool strict) {
   if (models.empty()) return;
   Difference difference;
   std::set<std::string> known;
@@ -109,8 +112,7 @@ class OptimizerReader {
     if (state_.type != optimizer_.type())
       refuse(concat("state of ", state_.type, ", but this optimizer is ", optimizer_.type()));
     const auto groups = file_.children(path_ + "/groups").size();
-    if (groups != names_.size())
-      refuse(concat(groups, " parameter groups, but this optimizer has ", names_.size()));
+    if (groups != names_.size()) refuse(concat(groups, " parameter groups, but this optimizer has ", names_.size()));
     std::int64_t next = 0;
     for (std::size_t g = 0; g < groups; ++g) read_group(g, next);
     state_.state.resize(static_cast<std::size_t>(next));
@@ -127,9 +129,12 @@ class OptimizerReader {
     optimizers::OptimizerState::Group group;
     group.hyper = optimizer_.groups()[g].hyper;  // what the file does not say stays
     for (const auto& [key, value] : file_.attributes(path)) {
-      if (const auto* flag = std::get_if<bool>(&value)) group.hyper[key] = *flag;
-      else if (const auto* integer = std::get_if<std::int64_t>(&value)) group.hyper[key] = *integer;
-      else if (const auto* number = std::get_if<double>(&value)) group.hyper[key] = *number;
+      if (const auto* flag = std::get_if<bool>(&value))
+        group.hyper[key] = *flag;
+      else if (const auto* integer = std::get_if<std::int64_t>(&value))
+        group.hyper[key] = *integer;
+      else if (const auto* number = std::get_if<double>(&value))
+        group.hyper[key] = *number;
     }
     check_params(g, file_.read_strings(path + "/params"));
     for (const auto& name : names_[g]) {
@@ -144,7 +149,8 @@ class OptimizerReader {
       refuse(concat("group ", g, " has ", stored.size(), " parameters, but ", names_[g].size(), " in this optimizer"));
     const std::set<std::string> here(names_[g].begin(), names_[g].end());
     for (const auto& name : stored)
-      if (!here.contains(name)) refuse(concat("group ", g, " has parameter '", name, "', which this optimizer's has not"));
+      if (!here.contains(name))
+        refuse(concat("group ", g, " has parameter '", name, "', which this optimizer's has not"));
   }
 
   void read_tensors() {
@@ -154,7 +160,8 @@ class OptimizerReader {
       const auto number = numbers_.find(name.substr(0, slash));
       if (slash == name.npos || number == numbers_.end())
         refuse(concat("state '", name, "' belongs to no parameter of this optimizer"));
-      state_.state[static_cast<std::size_t>(number->second)][name.substr(slash + 1)] = file_.read(concat(head, '/', name));
+      state_.state[static_cast<std::size_t>(number->second)][name.substr(slash + 1)] =
+          file_.read(concat(head, '/', name));
     }
   }
 
@@ -258,22 +265,26 @@ Loaded load(const fs::path& path, const Targets& targets, const LoadOptions& opt
   const auto group = (options.group ? options.group : dist::ProcessGroup::world()).channel(dist::Purpose::checkpoint);
   const dist::Deadline deadline(concat("reading the checkpoint ", path.string()), options.timeout_s);
   std::string found;
-  group.together([&] {
-    if (group.rank() != 0) return;
-    // A file is checked as it is read; of a directory we must know before we choose.
-    const bool choose = fs::is_directory(path);
-    found = io::open_checkpoint(path, choose ? io::Verify::full : io::Verify::none).path().string();
-  }, "choosing the checkpoint");
+  group.together(
+      [&] {
+        if (group.rank() != 0) return;
+        // A file is checked as it is read; of a directory we must know before we choose.
+        const bool choose = fs::is_directory(path);
+        found = io::open_checkpoint(path, choose ? io::Verify::full : io::Verify::none).path().string();
+      },
+      "choosing the checkpoint");
   found = group.broadcast(found, 0, "path of the checkpoint");
 
   Restored restored;
   std::vector<LabelledModel> models;
   std::vector<optimizers::Optimizer*> optimizers;
-  group.together([&] {
-    models = all_models(targets.model, targets.models);
-    optimizers = all_optimizers(targets);
-    restored = read_all(found, targets, models, optimizers);
-  }, "reading the checkpoint");
+  group.together(
+      [&] {
+        models = all_models(targets.model, targets.models);
+        optimizers = all_optimizers(targets);
+        restored = read_all(found, targets, models, optimizers);
+      },
+      "reading the checkpoint");
   group.together([&] { apply(restored, targets, models, optimizers); }, "taking up the checkpoint");
   return std::move(restored.loaded);
 }

@@ -6,7 +6,8 @@
 
 namespace apex::checkpoint {
 
-std::vector<LabelledModel> all_models(const std::shared_ptr<nn::Module>& model, const std::vector<LabelledModel>& models) {
+std::vector<LabelledModel> all_models(const std::shared_ptr<nn::Module>& model,
+                                      const std::vector<LabelledModel>& models) {
   if (model && !models.empty()) fail(Kind::argument, "checkpoint: give either model or models, not both");
   if (model) return {{"", model}};
   std::set<std::string> labels;

@@ -12,7 +12,8 @@ namespace apex::checkpoint {
 
 /// `model` and `models` as one list; the single one has an empty label.
 /// @throws Kind::argument when both are given, a model is null, or a label is bad or used twice
-std::vector<LabelledModel> all_models(const std::shared_ptr<nn::Module>& model, const std::vector<LabelledModel>& models);
+std::vector<LabelledModel> all_models(const std::shared_ptr<nn::Module>& model,
+                                      const std::vector<LabelledModel>& models);
 
 /// "label.path" without a leading "module.".
 std::string full_name(const std::string& label, std::string name);

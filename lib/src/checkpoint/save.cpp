@@ -39,8 +39,7 @@ void add_optimizer(io::Tree& tree, const std::string& path, const optimizers::Op
     const auto& group = optimizer.groups()[g];
     const std::string group_path = concat(path, "/groups/", g);
     auto& attributes = tree.group(group_path);
-    for (const auto& [key, value] : group.hyper)
-      std::visit([&, &name = key](auto v) { attributes[name] = v; }, value);
+    for (const auto& [key, value] : group.hyper) std::visit([&, &name = key](auto v) { attributes[name] = v; }, value);
     tree.add(group_path + "/params", names[g]);
     for (std::size_t i = 0; i < names[g].size(); ++i) by_id.emplace(group.params[i].id(), names[g][i]);
   }
@@ -81,7 +80,8 @@ io::Tree tree_of(const Contents& contents) {
   }
 
   const Generator& rng = contents.rng ? *contents.rng : default_generator();
-  tree.group("rng") = {{"seed", std::bit_cast<std::int64_t>(rng.seed)}, {"offset", std::bit_cast<std::int64_t>(rng.offset)}};
+  tree.group("rng") = {{"seed", std::bit_cast<std::int64_t>(rng.seed)},
+                       {"offset", std::bit_cast<std::int64_t>(rng.offset)}};
   add_section(tree, "scheduler", contents.scheduler);
   add_section(tree, "sampler", contents.sampler);
   add_section(tree, "ddp", contents.ddp);
@@ -92,17 +92,16 @@ io::Tree tree_of(const Contents& contents) {
 
 }  // namespace
 
-io::CheckpointWriteResult save(const std::filesystem::path& directory, const Contents& contents, const SaveOptions& options) {
+io::CheckpointWriteResult save(const std::filesystem::path& directory, const Contents& contents,
+                               const SaveOptions& options) {
   const auto group = (options.group ? options.group : dist::ProcessGroup::world()).channel(dist::Purpose::checkpoint);
   const dist::Deadline deadline(concat("writing the checkpoint of step ", contents.step, " to ", directory.string()),
                                 options.timeout_s);
   io::Tree tree;
   group.together([&] { tree = tree_of(contents); }, "collecting the checkpoint");
-  return io::write_checkpoint(group.mpi_comm(), directory, contents.step, tree,
-                              {.verify = options.verify,
-                               .keep = options.keep,
-                               .best = options.best,
-                               .loaded_from = options.loaded_from});
+  return io::write_checkpoint(
+      group.mpi_comm(), directory, contents.step, tree,
+      {.verify = options.verify, .keep = options.keep, .best = options.best, .loaded_from = options.loaded_from});
 }
 
 }  // namespace apex::checkpoint

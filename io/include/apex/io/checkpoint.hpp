@@ -26,13 +26,13 @@
 ///
 /// Equal trees give equal files, bit by bit: no time stamps, no order of creation, no padding that is not zero.
 ///
-/// Testing aid: the environment variable APEX_FAULT="[action@]point[:rank][#n]" makes rank `rank` (default 0, * for all)
-/// act when it passes `point` for the n-th time (default 1). Actions: kill (default; SIGKILL to itself), stop (SIGSTOP),
-/// eio, enospc and short (the next write, fsync or rename fails with EIO or ENOSPC, or writes half and then fails).
-/// Points, in the order they are passed: before_create, after_create (rank 0); before_write, mid_write, before_fsync,
-/// after_fsync (every rank, about its own share); before_metadata, mid_metadata, after_metadata, after_verify,
-/// before_final_fsync, before_rename, after_rename, after_directory_fsync, before_latest, mid_latest, after_latest,
-/// before_best, mid_best, after_best, before_prune, after_prune (rank 0).
+/// Testing aid: the environment variable APEX_FAULT="[action@]point[:rank][#n]" makes rank `rank` (default 0, * for
+/// all) act when it passes `point` for the n-th time (default 1). Actions: kill (default; SIGKILL to itself), stop
+/// (SIGSTOP), eio, enospc and short (the next write, fsync or rename fails with EIO or ENOSPC, or writes half and then
+/// fails). Points, in the order they are passed: before_create, after_create (rank 0); before_write, mid_write,
+/// before_fsync, after_fsync (every rank, about its own share); before_metadata, mid_metadata, after_metadata,
+/// after_verify, before_final_fsync, before_rename, after_rename, after_directory_fsync, before_latest, mid_latest,
+/// after_latest, before_best, mid_best, after_best, before_prune, after_prune (rank 0).
 
 #include <mpi.h>
 
@@ -51,14 +51,14 @@
 namespace apex::io {
 
 /// Value of an HDF5 attribute. Empty lists are allowed.
-using AttributeValue = std::variant<bool, std::int64_t, double, std::string, std::vector<bool>, std::vector<std::int64_t>,
-                                    std::vector<double>, std::vector<std::string>>;
+using AttributeValue = std::variant<bool, std::int64_t, double, std::string, std::vector<bool>,
+                                    std::vector<std::int64_t>, std::vector<double>, std::vector<std::string>>;
 /// By name, so that the order in the file never depends on the order of insertion.
 using Attributes = std::map<std::string, AttributeValue, std::less<>>;
 
 /// One dataset of a tree: a host tensor of any dtype and strides, or a list of strings.
 struct TreeDataset {
-  Tensor tensor;                     ///< undefined when the dataset holds strings
+  Tensor tensor;  ///< undefined when the dataset holds strings
   std::vector<std::string> strings;
   Attributes attributes;
   bool holds_strings() const noexcept { return !tensor.defined(); }
@@ -69,7 +69,8 @@ struct TreeDataset {
 class Tree {
  public:
   /// The attributes of a group, made with its parents if it is not there.
-  /// @throws Kind::argument for a bad path (empty or "." component, control character, over 1024 bytes) or a dataset's path
+  /// @throws Kind::argument for a bad path (empty or "." component, control character, over 1024 bytes) or a dataset's
+  /// path
   Attributes& group(std::string_view path);
   /// Adds a dataset and the groups above it. Keeps the handle, not a copy: the data are read when the file is written.
   /// @throws Kind::argument for a bad or used path, an undefined tensor or one that is not on the host
@@ -102,24 +103,24 @@ struct CheckpointWriteOptions {
 };
 
 struct CheckpointWriteResult {
-  std::filesystem::path path;                 ///< the finished file
-  std::int64_t bytes = 0;                     ///< its size
-  std::vector<std::int64_t> bytes_per_rank;   ///< data bytes written by each rank, the same list on every rank
-  std::vector<std::filesystem::path> deleted; ///< older step files that `keep` removed
+  std::filesystem::path path;                  ///< the finished file
+  std::int64_t bytes = 0;                      ///< its size
+  std::vector<std::int64_t> bytes_per_rank;    ///< data bytes written by each rank, the same list on every rank
+  std::vector<std::filesystem::path> deleted;  ///< older step files that `keep` removed
 };
 
 /// Writes `directory`/step_%08d.h5. Collective over `comm`; blocking; every rank holds the same tree (whole tensors).
 ///
-/// The root gets attributes format="apex-checkpoint", format_version=1, library_version, step, world_size, complete=true
-/// beside those of the tree. Steps: all ranks agree on the tree; every dataset under 4 MiB has one owner, larger ones
-/// have an owner per 4 MiB block, balanced by bytes; owners hash their blocks, write them at their offsets in
-/// step_%08d.h5.tmp.<job>.<restart> and fsync; rank 0 then writes the metadata, which end with `complete`, closes,
+/// The root gets attributes format="apex-checkpoint", format_version=1, library_version, step, world_size,
+/// complete=true beside those of the tree. Steps: all ranks agree on the tree; every dataset under 4 MiB has one owner,
+/// larger ones have an owner per 4 MiB block, balanced by bytes; owners hash their blocks, write them at their offsets
+/// in step_%08d.h5.tmp.<job>.<restart> and fsync; rank 0 then writes the metadata, which end with `complete`, closes,
 /// reopens and verifies, fsyncs, renames, fsyncs the directory, moves LATEST (and BEST) the same way, and deletes old
 /// step files: never the newest, never BEST's, never `loaded_from`. Temporary files of dead jobs are removed first.
 /// <job> is SLURM_JOB_ID, else <host>-<pid of rank 0>; <restart> is SLURM_RESTART_COUNT, else 0.
 ///
-/// A failure on one rank is thrown on all of them, with that rank's message; the temporary file is removed, and what was
-/// there before stays.
+/// A failure on one rank is thrown on all of them, with that rank's message; the temporary file is removed, and what
+/// was there before stays.
 /// @throws Kind::argument step < 0, or the tree is not the same on all ranks (naming the first path that differs)
 /// @throws Kind::exhausted no space (ENOSPC, EDQUOT, EFBIG), naming path and bytes
 /// @throws Kind::data the directory or file cannot be written (EACCES, EIO, ...), naming path and bytes
