@@ -4,6 +4,7 @@
 
 #include <hdf5.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -91,6 +92,24 @@ inline void put_dataset(hid_t file, const char* path, hid_t stored, const std::v
   for (const hid_t property : {create, links}) done(H5Pclose(property));
   done(H5Dclose(data));
   done(H5Sclose(space));
+}
+
+/// A list of fixed-length strings, padded with zeros.
+inline void put_strings(hid_t file, const char* path, const std::vector<std::string>& values) {
+  std::size_t width = 1;
+  for (const auto& value : values) width = std::max(width, value.size());
+  std::vector<char> bytes(width * values.size(), '\0');
+  for (std::size_t i = 0; i < values.size(); ++i) values[i].copy(&bytes[i * width], width);
+  const hid_t type = valid(H5Tcopy(H5T_C_S1));
+  done(H5Tset_size(type, width));
+  done(H5Tset_strpad(type, H5T_STR_NULLPAD));
+  const hsize_t size = values.size();
+  const hid_t space = valid(H5Screate_simple(1, &size, nullptr));
+  const hid_t data = valid(H5Dcreate2(file, path, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+  done(H5Dwrite(data, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()));
+  done(H5Dclose(data));
+  done(H5Sclose(space));
+  done(H5Tclose(type));
 }
 
 inline std::vector<double> get_dataset(hid_t file, const char* path) {

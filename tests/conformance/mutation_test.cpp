@@ -1,16 +1,19 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
 // The replay must notice every change of a recorded case: a value moved by three tolerances, another attribute, a
-// dataset too many or too few, and (flip.cpp) a gradient of the wrong sign anywhere in the network.
+// dataset too many or too few, and (flip.cpp) a gradient of the wrong sign anywhere in the network. Most changes are
+// made to a smaller case of the same kind that the test records itself, so that this takes seconds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "apex/core/error.hpp"
 #include "conformance/flip.hpp"
 #include "conformance/hdf5_edit.hpp"
 #include "ops.hpp"
+#include "resnet_run.hpp"
 
 namespace {
 
@@ -18,6 +21,45 @@ using namespace apex;
 
 const std::string kGolden = APEX_GOLDENS "/resnet_training.h5";
 const std::string kCase = "/resnet18_64";
+
+/// Writes the case to a new file: the network and optimizer of the recorded one, with smaller pictures and fewer steps.
+void record_small_case(const std::string& path) {
+  const conformance::ResnetRecipe recipe{.arch = "resnet18",
+                                         .classes = 10,
+                                         .image = 40,
+                                         .batch = 4,
+                                         .steps = 2,
+                                         .lr = 0.002,
+                                         .momentum = 0.9,
+                                         .weight_decay = 1e-4,
+                                         .bn_momentum = 0.9};
+  conformance::ResnetRun run(recipe, kCpu, DType::f64, MemoryFormat::contiguous, conformance::Weights::exact);
+  run.first_step();
+  run.remaining_steps();
+  test::edit_file(path, true, [&](hid_t file) {
+    test::put_attribute(file, "/", "op", std::string("resnet_training"));
+    for (const auto& [name, values] : run.results()) {
+      std::vector<hsize_t> sizes = {values.size()};
+      if (name == "grad_first8_step0") sizes = {values.size() / 8, 8};
+      if (name.starts_with("logits")) sizes = {4, 10};
+      test::put_dataset(file, (kCase + "/" + name).c_str(), H5T_IEEE_F64LE, sizes, values);
+    }
+    test::put_strings(file, (kCase + "/parameter_names").c_str(), run.parameter_names());
+    test::put_strings(file, (kCase + "/buffer_names").c_str(), run.buffer_names());
+    const char* object = kCase.c_str();
+    test::put_attribute(file, object, "arch", recipe.arch);
+    test::put_attribute(file, object, "source", std::string("torch64 torchvision"));
+    test::put_attribute(file, object, "classes", recipe.classes);
+    test::put_attribute(file, object, "image", recipe.image);
+    test::put_attribute(file, object, "batch", recipe.batch);
+    test::put_attribute(file, object, "steps", recipe.steps);
+    test::put_attribute(file, object, "label_smoothing", recipe.label_smoothing);
+    test::put_attribute(file, object, "lr", recipe.lr);
+    test::put_attribute(file, object, "momentum", recipe.momentum);
+    test::put_attribute(file, object, "weight_decay", recipe.weight_decay);
+    test::put_attribute(file, object, "bn_momentum", recipe.bn_momentum);
+  });
+}
 
 /// Empty when the case passes in f64, else what was found.
 std::string replay(const std::string& path) {
@@ -38,23 +80,32 @@ std::string replay(const std::string& path) {
 
 class Mutation : public testing::Test {
  protected:
-  /// A copy of the recorded case after `edit`, replayed.
-  std::string after(const std::function<void(hid_t)>& edit) {
+  static void SetUpTestSuite() {
+    suite_folder_ = std::make_unique<test::TempDir>();
+    record_small_case(small_case());
+  }
+  static void TearDownTestSuite() { suite_folder_.reset(); }
+  static std::string small_case() { return suite_folder_->file("small.h5"); }
+
+  /// A copy of the case after `edit`, replayed.
+  std::string after(const std::function<void(hid_t)>& edit, const std::string& original = small_case()) {
     const std::string copy = folder_.file("copy.h5");
-    std::filesystem::copy_file(kGolden, copy, std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::copy_file(original, copy, std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::permissions(copy, std::filesystem::perms::owner_write, std::filesystem::perm_options::add);
     test::edit_file(copy, false, edit);
     return replay(copy);
   }
 
-  void expect_noticed(const std::string& part, const std::function<void(hid_t)>& edit) {
-    const std::string said = after(edit);
+  void expect_noticed(const std::string& part, const std::function<void(hid_t)>& edit,
+                      const std::string& original = small_case()) {
+    const std::string said = after(edit, original);
     EXPECT_NE(said.find(part), std::string::npos) << "wanted '" << part << "', said '" << said << "'";
   }
 
-  /// Moves the element whose neighbours give it the widest tolerance, by three times what it is allowed.
-  void expect_value_noticed(const std::string& dataset, double tolerance) {
+  /// Moves one element by three times what it is allowed.
+  void expect_value_noticed(const std::string& dataset, double tolerance, const std::string& original = small_case()) {
     SCOPED_TRACE(dataset);
-    expect_noticed(dataset + "[", [&](hid_t file) {
+    const auto move_one = [&](hid_t file) {
       const std::string path = kCase + "/" + dataset;
       auto values = test::get_dataset(file, path.c_str());
       double largest = 0;
@@ -63,10 +114,12 @@ class Mutation : public testing::Test {
       double& value = values[values.size() / 2];
       value += 3 * tolerance * std::max(std::abs(value), scale);
       test::set_dataset(file, path.c_str(), values);
-    });
+    };
+    expect_noticed(dataset + "[", move_one, original);
   }
 
  private:
+  static inline std::unique_ptr<test::TempDir> suite_folder_;
   test::TempDir folder_;
 };
 
@@ -79,6 +132,7 @@ TEST_F(Mutation, AValueMovedByThreeTolerances) {
                               "param_abs_sum_end", "buffer_sum_end"})
     expect_value_noticed(dataset, 1e-9);
   expect_value_noticed("logits_eval_end", 1e-6);
+  expect_value_noticed("losses", 1e-9, kGolden);
 }
 
 TEST_F(Mutation, ANumberThatTheRunDependsOn) {
@@ -103,7 +157,7 @@ TEST_F(Mutation, AnAttributeThatSizesDependOn) {
   count("classes", 11, "should hold numbers [4, 11]");
   count("steps", 3, "should hold numbers [3]");
   count("steps", 0, "steps is 0");
-  count("image", 65, "outside");
+  count("image", 41, "outside");
 }
 
 TEST_F(Mutation, AnAttributeOfText) {
@@ -160,7 +214,6 @@ TEST_F(Mutation, AGradientOfTheWrongSign) {
     EXPECT_TRUE(guard.happened()) << "that backward was not called so often; the test must follow the network";
     EXPECT_NE(said.find("outside"), std::string::npos) << said;
   }
-  EXPECT_EQ(replay(kGolden), "");
 }
 
 }  // namespace
