@@ -103,6 +103,8 @@ class Engine {
   bool wait(Operation& operation, double seconds);
   bool test(Operation& operation);
   static void rethrow(Operation& operation);
+  /// Held wherever MPI moves collectives forward.
+  std::mutex& mutex() noexcept { return mutex_; }
   /// Waits until nothing is in flight. Never throws.
   void drain() noexcept;
 

@@ -123,9 +123,9 @@ void Session::make_world() {
     }
     APEX_CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
   }
-  rt.watchdog.connect(rt.watchdog_comm, rank_, size_);
   rt.types.create();
   rt.engine_holder = std::make_unique<detail::Engine>(rt.watchdog, threaded);
+  rt.watchdog.connect(rt.watchdog_comm, rank_, size_, rt.engine().mutex());
   world_ = {detail::make_group(rt, comm, "world"), Purpose::user};
 
   MPI_Comm node;
@@ -150,10 +150,10 @@ void Session::finish(bool peers_may_wait) noexcept {
     return;
   }
   if (rt->engine_holder) rt->engine().drain();
+  rt->watchdog.disconnect();
   rt->engine_holder.reset();
   {
     const Deadline limit("ending the session");
-    rt->watchdog.disconnect();
     detail::close_groups(*rt);
     if (rt->watchdog_comm != MPI_COMM_NULL) MPI_Comm_free(&rt->watchdog_comm);
     rt->types.release();

@@ -72,15 +72,17 @@ Watchdog::~Watchdog() {
   thread_.join();
 }
 
-void Watchdog::connect(MPI_Comm comm, int rank, int size) {
-  const std::scoped_lock lock(mpi_mutex_);
+void Watchdog::connect(MPI_Comm comm, int rank, int size, std::mutex& progress) {
+  const std::scoped_lock lock(link_mutex_);
+  progress_ = &progress;
   comm_ = comm;
   rank_ = rank;
   size_ = size;
 }
 
 void Watchdog::disconnect() {
-  const std::scoped_lock lock(mpi_mutex_);
+  const std::scoped_lock lock(link_mutex_);
+  progress_ = nullptr;
   comm_ = MPI_COMM_NULL;
 }
 
@@ -152,31 +154,42 @@ void Watchdog::fire(const Watched& late) {
                              : late.record + kRecords >= recorded_
                                  ? to_string(records_[late.record % kRecords].description)
                                  : "a collective older than the last 64";
-    text = concat("apex: rank ", rank_, " (", host_, "): gave up after ", seconds_text(awake_ - late.started), ": ", what,
+    text = concat("apex: rank ", rank_.load(), " (", host_, "): gave up after ", seconds_text(awake_ - late.started), ": ", what,
                   collective ? " was not completed by the other ranks" : "", "; the job ends with code 7\n", report());
   }
   print_block(text);
-  std::vector<MPI_Request> requests;
-  if (mpi_mutex_.try_lock()) {  // a thread stuck inside MPI may hold it
-    if (comm_ != MPI_COMM_NULL)
-      for (int peer = 0; peer < size_; ++peer)
-        if (peer != rank_) MPI_Isend(&rank_, 1, MPI_INT, peer, kPrintState, comm_, &requests.emplace_back());
-    mpi_mutex_.unlock();
-    const auto end = Clock::now() + std::chrono::duration<double>(size_ > 1 ? kGraceSeconds : 0.0);
-    while (Clock::now() < end) {
-      int flag = 0;
-      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &flag, MPI_STATUSES_IGNORE);
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-  }
+  ask_peers();
   abort_job(exit_code::kCommunication);
+}
+
+/// Asks the others for their reports and gives them a moment to write.
+void Watchdog::ask_peers() {
+  const int rank = rank_;
+  std::vector<MPI_Request> requests;
+  const std::scoped_lock link(link_mutex_);
+  const auto end = Clock::now() + std::chrono::duration<double>(size_ > 1 ? kGraceSeconds : 0.0);
+  while (Clock::now() < end) {
+    if (comm_ != MPI_COMM_NULL && progress_->try_lock()) {  // a thread stuck inside MPI may hold it
+      if (requests.empty()) {
+        for (int peer = 0; peer < size_; ++peer)
+          if (peer != rank) MPI_Isend(&rank, 1, MPI_INT, peer, kPrintState, comm_, &requests.emplace_back());
+      } else {
+        int flag = 0;
+        MPI_Testall(static_cast<int>(requests.size()), requests.data(), &flag, MPI_STATUSES_IGNORE);
+      }
+      progress_->unlock();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
 }
 
 void Watchdog::answer_peers() {
   int asking = -1;
   {
-    const std::scoped_lock lock(mpi_mutex_);
+    const std::scoped_lock link(link_mutex_);
     if (comm_ == MPI_COMM_NULL || answered_) return;
+    const std::unique_lock lock(*progress_, std::try_to_lock);
+    if (!lock.owns_lock()) return;  // the next tick will do
     int flag = 0;
     MPI_Status status;
     if (MPI_Iprobe(MPI_ANY_SOURCE, kPrintState, comm_, &flag, &status) != MPI_SUCCESS || flag == 0) return;
@@ -187,7 +200,7 @@ void Watchdog::answer_peers() {
 }
 
 void Watchdog::print_report(const std::string& reason) const {
-  std::string text = concat("apex: rank ", rank_, " (", host_, "): ", reason, '\n');
+  std::string text = concat("apex: rank ", rank_.load(), " (", host_, "): ", reason, '\n');
   {
     const std::scoped_lock lock(mutex_);
     text += report();

@@ -46,9 +46,10 @@ class Watchdog {
   Watchdog(double timeout_s, std::string host);
   ~Watchdog();
 
-  /// From now on peers are told to print their state before the job ends. `comm` is used by the watchdog alone.
-  void connect(MPI_Comm comm, int rank, int size);
-  /// Stops using MPI; after it returns the communicator may be freed.
+  /// From now on peers are told to print their state before the job ends. `comm` is used by the watchdog alone, and only
+  /// under `progress`, the mutex of all that moves collectives forward: any MPI call may do that.
+  void connect(MPI_Comm comm, int rank, int size, std::mutex& progress);
+  /// Stops using MPI; after it returns communicator and mutex may go.
   void disconnect();
 
   Id watch(std::string what, double seconds);
@@ -78,6 +79,7 @@ class Watchdog {
   double now() const;
   void count_time();
   void fire(const Watched& late);
+  void ask_peers();
   void answer_peers();
   std::string report() const;
 
@@ -95,9 +97,11 @@ class Watchdog {
   std::array<Record, kRecords> records_;
   std::uint64_t recorded_ = 0;
 
-  std::mutex mpi_mutex_;
+  std::mutex link_mutex_;  // before `progress_`
+  std::mutex* progress_ = nullptr;
   MPI_Comm comm_ = MPI_COMM_NULL;
-  int rank_ = -1, size_ = 1;
+  std::atomic<int> rank_{-1};
+  int size_ = 1;
   bool answered_ = false;
 
   std::thread thread_;
