@@ -139,6 +139,27 @@ TEST(ImagenetTrain, AccumulatedStepsEqualOneLargeStep) {
   for (std::size_t k = 0; k < 10; ++k) EXPECT_NEAR(curves[0][k], curves[1][k], 1e-9 * std::abs(curves[0][k])) << k;
 }
 
+/// Fashion-MNIST with padded crop and flip, where its package is installed (./dev installs it).
+TEST(ImagenetTrain, FashionMnistInterruptedResumesBitIdentically) {
+  const fs::path data = "/usr/share/datasets/fashion-mnist";
+  ASSERT_TRUE(fs::exists(data)) << "install the package dataset-fashion-mnist";
+  const TemporaryFolder folder;
+  const auto arguments = [&](const char* name, const char* workers) {
+    return std::vector<std::string>{data.string(), "--arch", "resnet20", "--lr-schedule", "one-cycle", "-b", "8", "--epochs", "1", "-j",
+                                    workers, "--max-steps", "14", "--checkpoint-every", "100steps", "--resume", "auto", "--checkpoint-dir",
+                                    (folder.path() / name).string()};
+  };
+  TrainRun whole(2, arguments("whole", "1"));
+  ASSERT_EQ(whole.finish().code(), 0) << whole.output();
+  TrainRun first(2, arguments("parts", "3"), {"APEX_READ_DELAY_MS=100"});
+  ASSERT_TRUE(first.reaches_step(folder.path() / "parts" / "metrics.jsonl", 5)) << first.output();
+  first.signal(SIGUSR1);
+  ASSERT_EQ(first.finish().code(), 99) << first.output();
+  TrainRun second(2, arguments("parts", "3"));
+  ASSERT_EQ(second.finish().code(), 0) << second.output();
+  EXPECT_EQ(difference(newest(folder.path() / "whole"), newest(folder.path() / "parts")), "");
+}
+
 /// Pictures of two classes with their own colour, sizes odd and unequal.
 void write_pictures(const fs::path& root, int per_class) {
   for (const auto& [part, count] : {std::pair{"train", per_class}, std::pair{"val", 3}}) {
@@ -197,6 +218,69 @@ TEST(ImagenetTrain, PackTrainsLikeTheFolderItWasMadeOf) {
       EXPECT_EQ(info.xxh64, y.datasets().at(name).xxh64) << name;
     }
   }
+}
+
+/// A few real pictures of each class of openclipart-png (./dev installs it), as links.
+TEST(ImagenetTrain, RealPicturesTrainAsFolderAndAsPack) {
+  const fs::path source = "/usr/share/openclipart/png";
+  ASSERT_TRUE(fs::exists(source)) << "install the package openclipart-png";
+  const TemporaryFolder folder;
+  int classes = 0, pictures = 0;
+  for (const auto& category : fs::directory_iterator(source)) {
+    if (!category.is_directory()) continue;
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::recursive_directory_iterator(category.path()))
+      if (entry.path().extension() == ".png" && fs::file_size(entry.path()) < 60'000) files.push_back(entry.path());
+    std::sort(files.begin(), files.end());
+    if (files.size() < 3) continue;
+    files.resize(std::min<std::size_t>(files.size(), 6));
+    const auto to = folder.path() / "data" / category.path().filename();
+    fs::create_directories(to);
+    for (const auto& file : files) fs::create_symlink(file, to / (std::to_string(pictures++) + ".png"));
+    ++classes;
+  }
+  ASSERT_GE(classes, 20);
+  Subprocess pack({APEX_PACK_IMAGES, (folder.path() / "data").string(), (folder.path() / "data.h5").string(), "--val-split", "0.2"});
+  ASSERT_TRUE(pack.finish(60));
+  ASSERT_EQ(pack.exit_code(), 0) << pack.output();
+  std::vector<fs::path> found;
+  for (const std::string name : {"data", "data.h5"}) {
+    std::vector<std::string> arguments = {(folder.path() / name).string(), "--arch", "resnet20", "-b", "10", "--epochs", "2", "--lr-schedule",
+                                          "cosine", "--checkpoint-dir", (folder.path() / ("ck_" + name)).string()};
+    if (name == "data") arguments.insert(arguments.end(), {"--val-split", "0.2"});
+    TrainRun run(2, arguments);
+    ASSERT_EQ(run.finish().code(), 0) << run.output();
+    found.push_back(newest(folder.path() / ("ck_" + name)));
+  }
+  const io::CheckpointFile a(found[0]), b(found[1]);
+  for (const auto& [name, info] : a.datasets()) {
+    if (name.starts_with("model/") || name.starts_with("optimizer/")) {
+      EXPECT_EQ(info.xxh64, b.datasets().at(name).xxh64) << name;
+    }
+  }
+}
+
+/// Rank 1 reads slowly: rank 0, which keeps the account, stands and waits for it in the reduction of gradients.
+TEST(ImagenetTrain, DelayedPeerRaisesExposedCommunication) {
+  const TemporaryFolder folder;
+  std::map<std::string, double> exposed;
+  for (const std::string delay : {"0", "150"}) {
+    const auto directory = folder.path() / delay;
+    std::vector<std::string> program = {APEX_IMAGENET_TRAIN};
+    for (const auto& word : tiny(directory, {"--synthetic-size", "192", "-b", "8", "--epochs", "1", "-j", "1", "--checkpoint-every", "0"}))
+      program.push_back(word);
+    std::vector<std::string> command = {APEX_MPIEXEC, "-n", "1"};
+    command.insert(command.end(), program.begin(), program.end());
+    command.insert(command.end(), {":", "-n", "1", "-x", "APEX_READ_DELAY_MS=" + delay});
+    command.insert(command.end(), program.begin(), program.end());
+    Subprocess run(command);
+    ASSERT_TRUE(run.finish(100));
+    ASSERT_EQ(run.exit_code(), 0) << run.output();
+    const auto steps = records(directory / "metrics.jsonl", "train");
+    ASSERT_EQ(steps.size(), 12u);
+    for (std::size_t k = 3; k < steps.size(); ++k) exposed[delay] += steps[k]["exposed_communication"].get<double>() / 9;
+  }
+  EXPECT_GE(exposed["150"], exposed["0"] + 0.100);
 }
 
 TEST(ImagenetTrain, MetricsAccountForWallTime) {
