@@ -299,6 +299,13 @@ for name in list(t): t[name][...]
             "(6, 5, 3, 2) () (4, 0, 2)\n"
             "True -9223372036854775807 0.1 naïve, with spaces ['T-shirt/top', '', 'Sandal'] [True, False, True]\n"
             "layer1.0.conv1.weight True apex-checkpoint\n");
+
+  test::write_bytes(script, R"(import h5py, sys
+with h5py.File(sys.argv[1], 'r+') as f: f['model/fc.bias'][3] = 1.5
+)");
+  output_of("/usr/bin/python3 " + script.string() + ' ' + file.string());
+  EXPECT_NE(refusal(test::read_bytes(file)).find("dataset '/model/fc.bias'"), std::string::npos)
+      << "named when h5py changed it";
 }
 
 }  // namespace

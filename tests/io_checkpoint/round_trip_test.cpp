@@ -254,7 +254,7 @@ TEST_F(Checkpoints, AFullDiskIsReportedEverywhereAndTheOldCheckpointStays) {
   io::write_checkpoint(MPI_COMM_WORLD, folder.path(), 1, test::sample_tree(false));
   rlimit before{};
   getrlimit(RLIMIT_FSIZE, &before);
-  rlimit small{std::min<rlim_t>(4 << 20, before.rlim_max), before.rlim_max};
+  rlimit small{std::min<rlim_t>(1 << 20, before.rlim_max), before.rlim_max};
   // One rank alone meets the limit; all must hear of it. A file's size is set by rank 0.
   if (rank() == 0) setrlimit(RLIMIT_FSIZE, &small);
   try {

@@ -50,6 +50,7 @@ inline void write_bytes(const std::filesystem::path& path, const std::string& by
 inline std::vector<unsigned char> logical_bytes(const Tensor& t) {
   const auto element = static_cast<std::int64_t>(size_of(t.dtype()));
   std::vector<unsigned char> out;
+  out.reserve(static_cast<std::size_t>(t.numel() * element));
   for (std::int64_t i = 0; i < t.numel(); ++i) {
     std::int64_t rest = i, offset = 0;
     for (int d = t.dim() - 1; d >= 0; --d) {
@@ -111,11 +112,11 @@ inline io::Tree sample_tree(bool large) {
   deep["none"] = std::vector<std::int64_t>{};
   deep["no_texts"] = std::vector<std::string>{};
   if (large) {
-    tree.add("large/blocks", filled({3, 1024, 1025}, DType::f32, 90));
+    tree.add("large/blocks", filled({3, 512, 1025}, DType::f32, 90));
     tree.add("large/exact", filled({2, 1 << 20}, DType::f32, 91));
-    tree.add("large/last", filled({130, 129, 13, 11}, DType::f16, 92, MemoryFormat::channels_last));
+    tree.add("large/last", filled({130, 129, 13, 10}, DType::f16, 92, MemoryFormat::channels_last));
     for (int i = 0; i < 12; ++i)
-      tree.add("large/weight" + std::to_string(i), filled({200 + i, 1000}, DType::f32, 100 + static_cast<unsigned>(i)));
+      tree.add("large/weight" + std::to_string(i), filled({100 + i, 1000}, DType::f32, 100 + static_cast<unsigned>(i)));
   }
   return tree;
 }

@@ -176,6 +176,16 @@ void fill_file(hid_t file, MemoryFile& memory, const Tree& tree, std::span<const
   }
 }
 
+/// HDF5 notes the root group's place in the superblock when a file is first opened for writing. It does so now, so that
+/// whoever later changes data in place (h5py "r+") leaves the metadata as they are and is told which dataset is wrong.
+void settle_superblock(MemoryFile& memory, hid_t access) {
+  memory.size = memory.allocated;
+  FileId file(H5Fopen("checkpoint", H5F_ACC_RDWR, access));
+  APEX_CHECK_H5(file.get());
+  const GroupId root(H5Gopen2(file.get(), "/", H5P_DEFAULT));
+  APEX_CHECK_H5(root.get());
+}
+
 }  // namespace
 
 std::vector<std::byte> build_metadata(const Tree& tree, std::span<const std::uint64_t> hashes) {
@@ -192,6 +202,7 @@ std::vector<std::byte> build_metadata(const Tree& tree, std::span<const std::uin
     APEX_CHECK_H5(file.get());
     fill_file(file.get(), memory, tree, hashes);
     APEX_CHECK_H5(H5Fclose(file.release()));
+    settle_superblock(memory, access.get());
   }
   const auto data_begin = static_cast<std::int64_t>(memory.data_begin);
   std::int64_t data_bytes = 0;
