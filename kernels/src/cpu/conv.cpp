@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
+#include <vector>
+
 #include "../conv_impl.hpp"
 #include "../copy_impl.hpp"
 #include "../reduce_impl.hpp"
@@ -80,7 +82,24 @@ void forward(const Context& ctx, double* y, const double* x, const double* w, co
       });
 }
 
+/// For a coordinate in padded input, the output whose window starts there; -1 where none does. Made once, because
+/// dividing by the stride for every element of a panel costs more than the product.
+class StartTable {
+ public:
+  StartTable(std::int64_t padded, std::int64_t reach, std::int64_t stride, std::int64_t outputs)
+      : reach_(reach), output_(static_cast<std::size_t>(padded + reach), -1) {
+    for (std::int64_t o = 0; o < outputs && o * stride < padded; ++o) output_[static_cast<std::size_t>(o * stride + reach)] = o;
+  }
+  std::int64_t operator[](std::int64_t coordinate) const { return output_[static_cast<std::size_t>(coordinate + reach_)]; }
+
+ private:
+  std::int64_t reach_;  // coordinates run from -reach_ on
+  std::vector<std::int64_t> output_;
+};
+
 void backward_data(const Context& ctx, double* dx, const double* dy, const double* w, const Geometry& g) {
+  const StartTable down(g.h + g.pad_h, (g.r - 1) * g.dil_h, g.stride_h, g.i);
+  const StartTable right(g.w + g.pad_w, (g.s - 1) * g.dil_w, g.stride_w, g.j);
   G::run(
       ctx, g.c, g.n * g.h * g.w, g.k * g.r * g.s,
       [&](double* panel, std::int64_t row, std::int64_t rows, std::int64_t k, std::int64_t count) {
@@ -102,13 +121,8 @@ void backward_data(const Context& ctx, double* dx, const double* dy, const doubl
         Counter at(k, g.r, g.s);
         for (std::int64_t kk = 0; kk < count; ++kk, at.next())
           for (std::int64_t q = 0; q < cols; ++q) {
-            const std::int64_t down = row[q] - at.b * g.dil_h, right = column[q] - at.c * g.dil_w;
-            double value = 0.0;
-            if (down >= 0 && right >= 0 && down % g.stride_h == 0 && right % g.stride_w == 0) {
-              const std::int64_t oi = down / g.stride_h, oj = right / g.stride_w;
-              if (oi < g.i && oj < g.j) value = image[q][at.a * g.ys[1] + oi * g.ys[2] + oj * g.ys[3]];
-            }
-            panel[kk * G::kCols + q] = value;
+            const std::int64_t oi = down[row[q] - at.b * g.dil_h], oj = right[column[q] - at.c * g.dil_w];
+            panel[kk * G::kCols + q] = (oi | oj) < 0 ? 0.0 : image[q][at.a * g.ys[1] + oi * g.ys[2] + oj * g.ys[3]];
           }
       },
       [&](std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols, const double* tile) {
