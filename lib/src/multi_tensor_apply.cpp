@@ -11,10 +11,12 @@ namespace {
 
 void check_lists(const char* op, const TensorLists& lists, std::size_t least, std::size_t most) {
   if (lists.size() < least || lists.size() > most)
-    fail(Kind::argument, concat(op, ": ", lists.size(), " lists; ", least, most > least ? " or more" : "", " are needed"));
+    fail(Kind::argument,
+         concat(op, ": ", lists.size(), " lists; ", least, most > least ? " or more" : "", " are needed"));
   for (std::size_t l = 0; l < lists.size(); ++l) {
     if (lists[l].size() != lists[0].size())
-      fail(Kind::argument, concat(op, ": list ", l, " has ", lists[l].size(), " tensors, list 0 has ", lists[0].size()));
+      fail(Kind::argument,
+           concat(op, ": list ", l, " has ", lists[l].size(), " tensors, list 0 has ", lists[0].size()));
     for (std::size_t i = 0; i < lists[l].size(); ++i)
       if (!lists[l][i].defined()) fail(Kind::argument, concat(op, ": tensor ", i, " of list ", l, " is undefined"));
   }
@@ -39,7 +41,8 @@ void raise_versions(const std::vector<Tensor>& list) {
 void scale(std::int64_t chunk_size, const Tensor& flag, const TensorLists& lists, double factor) {
   check_lists("multi_tensor scale", lists, 2, 2);
   if (lists[0].empty()) return;
-  kernels::multi_tensor_scale(lists[0][0].context(), flag.view(), views_of(lists[1]), inputs_of(lists[0]), factor, chunk_size);
+  kernels::multi_tensor_scale(lists[0][0].context(), flag.view(), views_of(lists[1]), inputs_of(lists[0]), factor,
+                              chunk_size);
   raise_versions(lists[1]);
 }
 
@@ -52,14 +55,16 @@ void axpby(std::int64_t chunk_size, const Tensor& flag, const TensorLists& lists
   raise_versions(lists[2]);
 }
 
-std::pair<Tensor, Tensor> l2norm(std::int64_t chunk_size, const Tensor& flag, const TensorLists& lists, bool per_tensor) {
+std::pair<Tensor, Tensor> l2norm(std::int64_t chunk_size, const Tensor& flag, const TensorLists& lists,
+                                 bool per_tensor) {
   check_lists("multi_tensor l2norm", lists, 1, 1);
   const auto count = static_cast<std::int64_t>(lists[0].size());
   const DType dtype = count > 0 ? accum_dtype(lists[0][0].dtype()) : DType::f32;
   const Device device = count > 0 ? lists[0][0].device() : flag.device();
   Tensor norm = zeros({1}, dtype, device), each = per_tensor ? zeros({count}, dtype, device) : Tensor();
   if (count > 0)
-    kernels::multi_tensor_l2norm(norm.context(), flag.view(), norm.view(), each.view(), inputs_of(lists[0]), chunk_size);
+    kernels::multi_tensor_l2norm(norm.context(), flag.view(), norm.view(), each.view(), inputs_of(lists[0]),
+                                 chunk_size);
   return {norm, each};
 }
 
@@ -78,9 +83,9 @@ void sgd(std::int64_t chunk_size, const Tensor& flag, const TensorLists& lists, 
   options.chunk_size = chunk_size;
   const bool with_momentum = momentum != 0.0;
   const std::vector<std::uint8_t> first(with_momentum ? lists[0].size() : 0, first_run ? 1 : 0);
-  kernels::multi_tensor_sgd(lists[0][0].context(), flag.view(), views_of(lists[1]),
-                            with_momentum ? views_of(lists[2]) : std::vector<View>{},
-                            lists.size() == 4 ? views_of(lists[3]) : std::vector<View>{}, inputs_of(lists[0]), first, options);
+  kernels::multi_tensor_sgd(
+      lists[0][0].context(), flag.view(), views_of(lists[1]), with_momentum ? views_of(lists[2]) : std::vector<View>{},
+      lists.size() == 4 ? views_of(lists[3]) : std::vector<View>{}, inputs_of(lists[0]), first, options);
   for (std::size_t l = 1; l < lists.size(); ++l) raise_versions(lists[l]);
 }
 

@@ -40,21 +40,24 @@ double one_cycle_rate(double max, const OneCycleOptions& o, const Position& at) 
 }
 
 void check_rate(const char* name, double lr) {
-  if (!(lr >= 0.0) || std::isinf(lr)) fail(Kind::argument, concat(name, " schedule: learning rate ", lr, " is not a finite number >= 0"));
+  if (!(lr >= 0.0) || std::isinf(lr))
+    fail(Kind::argument, concat(name, " schedule: learning rate ", lr, " is not a finite number >= 0"));
 }
 
 Schedule warmed(Schedule inner, double amount, bool in_epochs, double start) {
   if (!(amount >= 0.0)) fail(Kind::argument, concat("warm-up over ", amount, in_epochs ? " epochs" : " steps"));
-  if (!(start >= 0.0 && start <= 1.0)) fail(Kind::argument, concat("warm-up: start factor ", start, " is not in [0, 1]"));
+  if (!(start >= 0.0 && start <= 1.0))
+    fail(Kind::argument, concat("warm-up: start factor ", start, " is not in [0, 1]"));
   auto parameters = inner.parameters();
   parameters[in_epochs ? "warm_up_epochs" : "warm_up_steps"] = amount;
   parameters["warm_up_start"] = start;
   std::string name = inner.name();
-  return Schedule(std::move(name), std::move(parameters), [inner = std::move(inner), amount, in_epochs, start](const Position& at) {
-    const double steps = in_epochs ? amount * static_cast<double>(at.steps_per_epoch) : amount;
-    const double done = static_cast<double>(at.step) + 1.0;
-    return inner(at) * (done < steps ? start + (1.0 - start) * done / steps : 1.0);
-  });
+  return Schedule(std::move(name), std::move(parameters),
+                  [inner = std::move(inner), amount, in_epochs, start](const Position& at) {
+                    const double steps = in_epochs ? amount * static_cast<double>(at.steps_per_epoch) : amount;
+                    const double done = static_cast<double>(at.step) + 1.0;
+                    return inner(at) * (done < steps ? start + (1.0 - start) * done / steps : 1.0);
+                  });
 }
 
 struct Entry {
@@ -72,8 +75,8 @@ constexpr Entry kSchedules[] = {
 
 double Schedule::operator()(const Position& at) const {
   if (at.step < 0 || at.steps_per_epoch < 1 || at.epochs < 1)
-    fail(Kind::argument, concat("schedule: step ", at.step, ", ", at.steps_per_epoch, " steps an epoch, ", at.epochs,
-                                " epochs"));
+    fail(Kind::argument,
+         concat("schedule: step ", at.step, ", ", at.steps_per_epoch, " steps an epoch, ", at.epochs, " epochs"));
   return function_(at);
 }
 
@@ -101,7 +104,9 @@ Schedule one_cycle(double max, const OneCycleOptions& o) {
     fail(Kind::argument, concat("one-cycle schedule: warm fraction ", o.warm_fraction, ", divisors ", o.start_divisor,
                                 " and ", o.final_divisor));
   return {"one-cycle",
-          {{"lr", max}, {"warm_fraction", o.warm_fraction}, {"start_divisor", o.start_divisor},
+          {{"lr", max},
+           {"warm_fraction", o.warm_fraction},
+           {"start_divisor", o.start_divisor},
            {"final_divisor", o.final_divisor}},
           [max, o](const Position& at) { return one_cycle_rate(max, o, at); }};
 }

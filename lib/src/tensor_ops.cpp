@@ -44,7 +44,8 @@ Tensor clone(const Tensor& t) {
 Tensor to_format(const Tensor& t, MemoryFormat format) {
   const bool ranked = t.dim() == 4 || t.dim() == 5;
   if (!ranked) format = MemoryFormat::contiguous;
-  if (t.is_contiguous(format)) return views::as_strided(t, t.sizes(), strides_for(t.sizes(), format), t.storage_offset());
+  if (t.is_contiguous(format))
+    return views::as_strided(t, t.sizes(), strides_for(t.sizes(), format), t.storage_offset());
   Tensor out = empty(t.sizes(), t.dtype(), t.device(), format);
   kernels::copy(t.context(), out.view(), t.view());
   return out;

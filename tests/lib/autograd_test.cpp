@@ -174,9 +174,10 @@ TEST(Autograd, ALeafReachedWithoutGradientStillFires) {
     ++fired;
     EXPECT_FALSE(grad(t).defined());
   });
-  const Tensor y = record(F::scale(x.detach(), 2.0), {.name = "half_silent", .inputs = {x, z}, .backward = [](const Tensor& dy) {
-                                                        return Gradients{dy, Tensor()};
-                                                      }});
+  const Tensor y =
+      record(F::scale(x.detach(), 2.0), {.name = "half_silent", .inputs = {x, z}, .backward = [](const Tensor& dy) {
+                                           return Gradients{dy, Tensor()};
+                                         }});
   backward(F::sum(y));
   EXPECT_EQ(fired, 1);
   expect_values(grad(x), {1, 1}, 0);
@@ -259,7 +260,8 @@ TEST(Autograd, GradHooksSeeAndReplaceCompleteGradients) {
   EXPECT_EQ(seen, 1);
   expect_values(grad(x), {-39}, 0);
   on_leaf.remove();
-  expect_error(Kind::state, "requires no gradient", [] { add_grad_hook(wave({1}), [](const Tensor& g) { return g; }); });
+  expect_error(Kind::state, "requires no gradient",
+               [] { add_grad_hook(wave({1}), [](const Tensor& g) { return g; }); });
   const Tensor z = F::scale(x, 2);
   add_grad_hook(z, [](const Tensor&) { return wave({7}); });
   expect_error(Kind::argument, "gradient hook", [&] { backward(z); });
@@ -365,13 +367,17 @@ TEST(Autograd, GradientsFollowTheParametersStrides) {
 
 TEST(Autograd, BackwardMayReturnOnlyWhatFits) {
   const Tensor x = leaf(wave({3}));
-  const auto with = [&](BackwardFunction f) { return record(wave({3}), {.name = "odd", .inputs = {x}, .backward = std::move(f)}); };
-  expect_error(Kind::argument, "input 0 of 'odd'", [&] { backward(F::sum(with([](const Tensor&) { return Gradients{wave({2})}; }))); });
+  const auto with = [&](BackwardFunction f) {
+    return record(wave({3}), {.name = "odd", .inputs = {x}, .backward = std::move(f)});
+  };
+  expect_error(Kind::argument, "input 0 of 'odd'",
+               [&] { backward(F::sum(with([](const Tensor&) { return Gradients{wave({2})}; }))); });
   expect_error(Kind::argument, "f32", [&] {
     backward(F::sum(with([](const Tensor&) { return Gradients{wave({3}, 0, 1, 0, DType::f32)}; })));
   });
-  expect_error(Kind::state, "returned 2 gradients for 1 inputs",
-               [&] { backward(F::sum(with([](const Tensor& dy) { return Gradients{dy, dy}; }))); });
+  expect_error(Kind::state, "returned 2 gradients for 1 inputs", [&] {
+    backward(F::sum(with([](const Tensor& dy) { return Gradients{dy, dy}; })));
+  });
   expect_error(Kind::state, "one of its inputs", [&] { record(x, {.name = "same", .inputs = {x}, .backward = {}}); });
 }
 
@@ -379,12 +385,13 @@ TEST(Autograd, NeedsMaskAndSeveralOutputs) {
   const Tensor x = leaf(wave({2})), c = wave({2}, 1);
   std::vector<bool> needs;
   std::vector<bool> got;
-  const auto outputs = record({wave({2}, 3), wave({2}, 4), empty({2}, DType::i64)},
-                              {.name = "many", .inputs = {c, x, Tensor()}, .backward = [&](BackwardCall& call) -> Gradients {
-                                 for (const bool n : call.needs) needs.push_back(n);
-                                 for (const Tensor& g : call.grads) got.push_back(g.defined());
-                                 return {Tensor(), std::move(call.grads[1]), Tensor()};
-                               }});
+  const auto outputs =
+      record({wave({2}, 3), wave({2}, 4), empty({2}, DType::i64)},
+             {.name = "many", .inputs = {c, x, Tensor()}, .backward = [&](BackwardCall& call) -> Gradients {
+                for (const bool n : call.needs) needs.push_back(n);
+                for (const Tensor& g : call.grads) got.push_back(g.defined());
+                return {Tensor(), std::move(call.grads[1]), Tensor()};
+              }});
   EXPECT_TRUE(requires_grad(outputs[0]));
   EXPECT_FALSE(requires_grad(outputs[2]));
   backward(F::sum(outputs[1]));
@@ -397,7 +404,9 @@ TEST(Autograd, NothingIsKeptWithoutNeed) {
   auto token = std::make_shared<int>(1);
   const Tensor x = wave({2});
   const auto make = [&](const Tensor& input) {
-    return record(wave({2}), {.name = "keeper", .inputs = {input}, .backward = [token](const Tensor& dy) { return Gradients{dy}; }});
+    return record(wave({2}), {.name = "keeper", .inputs = {input}, .backward = [token](const Tensor& dy) {
+                                return Gradients{dy};
+                              }});
   };
   const Tensor a = make(x);
   EXPECT_EQ(token.use_count(), 1);

@@ -29,7 +29,8 @@ Tensor gappy(std::int64_t rows, std::int64_t columns, int k) {
 
 TEST(Functional, BinaryGradients) {
   const std::map<std::string, Tensor (*)(const Tensor&, const Tensor&)> ops = {
-      {"add", F::add}, {"sub", F::sub}, {"mul", F::mul}, {"div", F::div}, {"minimum", F::minimum}, {"maximum", F::maximum}};
+      {"add", F::add}, {"sub", F::sub},         {"mul", F::mul},
+      {"div", F::div}, {"minimum", F::minimum}, {"maximum", F::maximum}};
   for (const auto& [name, op] : ops) {
     SCOPED_TRACE(name);
     const auto f = [op = op](const Inputs& in) { return op(in[0], in[1]); };
@@ -101,9 +102,14 @@ TEST(Functional, UnaryGradients) {
 
 TEST(Functional, SecondDerivatives) {
   // d/dx of (d sum f / dx)^2 by the tape, against central differences of the first gradient.
-  const std::map<std::string, Tensor (*)(const Tensor&)> ops = {
-      {"exp", F::exp}, {"log", F::log}, {"sqrt", F::sqrt}, {"rsqrt", F::rsqrt}, {"reciprocal", F::reciprocal},
-      {"square", F::square}, {"tanh", F::tanh}, {"sigmoid", F::sigmoid}};
+  const std::map<std::string, Tensor (*)(const Tensor&)> ops = {{"exp", F::exp},
+                                                                {"log", F::log},
+                                                                {"sqrt", F::sqrt},
+                                                                {"rsqrt", F::rsqrt},
+                                                                {"reciprocal", F::reciprocal},
+                                                                {"square", F::square},
+                                                                {"tanh", F::tanh},
+                                                                {"sigmoid", F::sigmoid}};
   for (const auto& [name, op] : ops) {
     SCOPED_TRACE(name);
     const auto gradient_at = [op = op](double at, bool second) {
@@ -133,7 +139,8 @@ TEST(Functional, ScaleWhereAndReductions) {
     for (const Dims& dims : {Dims{}, Dims{0}, Dims{-1}, Dims{0, 2}, Dims{1}}) {
       SCOPED_TRACE(to_string(dims));
       check_gradient([&](const Inputs& in) { return F::sum(in[0], dims, keep); }, {wave({2, 3, 5})});
-      check_gradient([&](const Inputs& in) { return F::mean(in[0], dims, keep); }, {views::transpose(wave({5, 3, 2}), 0, 2)});
+      check_gradient([&](const Inputs& in) { return F::mean(in[0], dims, keep); },
+                     {views::transpose(wave({5, 3, 2}), 0, 2)});
     }
   }
   EXPECT_EQ(F::sum(wave({2, 3, 5}), {1}, true).sizes(), (Dims{2, 1, 5}));
@@ -152,7 +159,8 @@ TEST(Functional, ShapeGradients) {
   check_gradient([](const Inputs& in) { return F::permute(in[0], {2, 0, -2}); }, {wave({2, 3, 4})});
   check_gradient([](const Inputs& in) { return F::transpose(in[0], 0, -1); }, {wave({2, 3, 4})});
   check_gradient([](const Inputs& in) { return F::narrow(in[0], 1, 1, 2); }, {wave({2, 4, 3})});
-  check_gradient([](const Inputs& in) { return F::narrow(in[0], -1, 0, 1); }, {wave({2, 3, 4, 5}, 0, 1, 0, DType::f64, kLast)});
+  check_gradient([](const Inputs& in) { return F::narrow(in[0], -1, 0, 1); },
+                 {wave({2, 3, 4, 5}, 0, 1, 0, DType::f64, kLast)});
   check_gradient([](const Inputs& in) { return F::expand(in[0], {2, 3, 4}); }, {wave({3, 1})});
   check_gradient([](const Inputs& in) { return F::contiguous(in[0], kLast); }, {wave({2, 3, 2, 2})});
   check_gradient([](const Inputs& in) { return F::contiguous(F::transpose(in[0], 0, 1)); }, {wave({2, 3})});
@@ -215,9 +223,11 @@ TEST(Functional, ConvolutionGradients) {
     const auto x = [&](Dims sizes) { return wave(sizes, 0, 1, 0, DType::f64, format); };
     check_gradient(conv({}), {x({2, 3, 4, 5}), wave({2, 3, 1, 1}, 1), wave({2}, 2)}, 1e-6);
     check_gradient(conv({.padding = {1, 1}}), {x({2, 2, 5, 4}), wave({3, 2, 3, 3}, 1, 1, 0, DType::f64, format)}, 1e-6);
-    check_gradient(conv({.stride = {2, 2}, .padding = {1, 0}}), {x({1, 2, 7, 6}), wave({2, 2, 3, 2}, 1), wave({2}, 2)}, 1e-6);
+    check_gradient(conv({.stride = {2, 2}, .padding = {1, 0}}), {x({1, 2, 7, 6}), wave({2, 2, 3, 2}, 1), wave({2}, 2)},
+                   1e-6);
     check_gradient(conv({.stride = {1, 2}, .dilation = {2, 1}}), {x({1, 2, 6, 5}), wave({2, 2, 2, 3}, 1)}, 1e-6);
-    check_gradient(conv({.padding = {1, 1}, .groups = 2}), {x({2, 4, 3, 3}), wave({6, 2, 3, 3}, 1), wave({6}, 2)}, 1e-6);
+    check_gradient(conv({.padding = {1, 1}, .groups = 2}), {x({2, 4, 3, 3}), wave({6, 2, 3, 3}, 1), wave({6}, 2)},
+                   1e-6);
     check_gradient(conv({}), {x({0, 3, 4, 5}), wave({2, 3, 1, 1}, 1), wave({2}, 2)}, 1e-6);
   }
   const Tensor odd = views::transpose(wave({2, 3, 5, 4}), 2, 3);  // neither layout: copied
@@ -238,8 +248,8 @@ TEST(Functional, OnlyWantedGradientsAreComputed) {
 }
 
 /// Batch norm in plain loops over a [N, C, ...] tensor.
-std::vector<double> reference_batch_norm(const Tensor& x, const Tensor& w, const Tensor& b, const std::vector<double>& mean,
-                                         const std::vector<double>& var, double eps) {
+std::vector<double> reference_batch_norm(const Tensor& x, const Tensor& w, const Tensor& b,
+                                         const std::vector<double>& mean, const std::vector<double>& var, double eps) {
   const auto v = values(x), ws = values(w), bs = values(b);
   const std::int64_t channels = x.size(1), inner = x.numel() / x.size(0) / channels;
   std::vector<double> y;
@@ -258,7 +268,9 @@ Statistics statistics(const Tensor& x) {
   const auto v = values(x);
   const std::int64_t channels = x.size(1), inner = x.numel() / x.size(0) / channels;
   Statistics s{std::vector<double>(channels), std::vector<double>(channels), static_cast<double>(x.numel() / channels)};
-  const auto channel = [&](std::size_t i) { return static_cast<std::size_t>(static_cast<std::int64_t>(i) / inner % channels); };
+  const auto channel = [&](std::size_t i) {
+    return static_cast<std::size_t>(static_cast<std::int64_t>(i) / inner % channels);
+  };
   for (std::size_t i = 0; i < v.size(); ++i) s.mean[channel(i)] += v[i] / s.n;
   for (std::size_t i = 0; i < v.size(); ++i) s.var[channel(i)] += std::pow(v[i] - s.mean[channel(i)], 2) / s.n;
   return s;
@@ -269,7 +281,8 @@ TEST(Functional, BatchNormTraining) {
     const Tensor x = wave({3, 2, 3, 4}, 0, 1.0, 5.0, DType::f64, format), w = wave({2}, 1, 1, 2), b = wave({2}, 2);
     const Tensor mean = zeros({2}, DType::f64), var = ones({2}, DType::f64);
     const auto version = mean.version();
-    const Tensor y = F::batch_norm(x, {.weight = w, .bias = b, .running_mean = mean, .running_var = var, .momentum = 0.3});
+    const Tensor y =
+        F::batch_norm(x, {.weight = w, .bias = b, .running_mean = mean, .running_var = var, .momentum = 0.3});
     const auto s = statistics(x);
     expect_values(y, reference_batch_norm(x, w, b, s.mean, s.var, 1e-5), 1e-12);
     const double unbiased = s.n / (s.n - 1);
@@ -294,7 +307,8 @@ TEST(Functional, BatchNormGradients) {
     const Tensor mean = wave({c}, 5, 0.1), var = wave({c}, 6, 0.5, 1.0);
     const auto x = [&](int k) {
       Tensor t = empty_like(like);
-      for (std::int64_t i = 0; i < t.numel(); ++i) test::set_element(t, i, std::sin(1.7 * double(i * i % 101) + 1.3 * k) + 0.2);
+      for (std::int64_t i = 0; i < t.numel(); ++i)
+        test::set_element(t, i, std::sin(1.7 * double(i * i % 101) + 1.3 * k) + 0.2);
       return t;
     };
     for (const bool training : {true, false}) {
@@ -317,8 +331,12 @@ TEST(Functional, BatchNormGradients) {
 TEST(Functional, FusedBatchNormEqualsItsParts) {
   const Tensor residual = wave({2, 3, 4, 5}, 4);  // row-major against channels-last x
   for (const bool training : {true, false}) {
-    const Tensor x = leaf(wave({2, 3, 4, 5}, 0, 1, 0, DType::f64, kLast)), w = leaf(wave({3}, 1, 0.5, 1)), b = leaf(wave({3}, 2, 0.5));
-    const F::BatchNormArguments a{.weight = w, .bias = b, .running_mean = wave({3}, 7, 0.1), .running_var = wave({3}, 8, 0.2, 1),
+    const Tensor x = leaf(wave({2, 3, 4, 5}, 0, 1, 0, DType::f64, kLast)), w = leaf(wave({3}, 1, 0.5, 1)),
+                 b = leaf(wave({3}, 2, 0.5));
+    const F::BatchNormArguments a{.weight = w,
+                                  .bias = b,
+                                  .running_mean = wave({3}, 7, 0.1),
+                                  .running_var = wave({3}, 8, 0.2, 1),
                                   .training = training};
     const auto gradients = [&](const Tensor& y) {
       for (const Tensor& t : {x, w, b}) set_grad(t, {});
@@ -349,7 +367,8 @@ TEST(Functional, PoolingGradients) {
     check_gradient(max({.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}}), {x({1, 2, 7, 5})});
     check_gradient(max({.kernel = {3, 2}, .stride = {2, 1}, .ceil_mode = true}), {x({1, 2, 6, 5})});
     check_gradient(mean({}), {x({2, 3, 4, 6})});
-    check_gradient(mean({.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}, .count_include_pad = false}), {x({1, 2, 7, 5})});
+    check_gradient(mean({.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}, .count_include_pad = false}),
+                   {x({1, 2, 7, 5})});
     check_gradient(mean({.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}, .ceil_mode = true}), {x({1, 2, 6, 5})});
     for (const std::array<std::int64_t, 2> out : {std::array<std::int64_t, 2>{1, 1}, {2, 3}})
       check_gradient([&](const Inputs& in) { return F::adaptive_avg_pool2d(in[0], out); }, {x({2, 3, 5, 4})});
@@ -363,17 +382,25 @@ TEST(Functional, PoolingGradients) {
 TEST(Functional, SoftmaxAndCrossEntropyGradients) {
   for (const int dim : {0, 1, -1}) {
     check_gradient([&](const Inputs& in) { return F::softmax(in[0], dim); }, {wave({3, 4})});
-    check_gradient([&](const Inputs& in) { return F::log_softmax(in[0], dim); }, {views::transpose(wave({4, 3}), 0, 1)});
+    check_gradient([&](const Inputs& in) { return F::log_softmax(in[0], dim); },
+                   {views::transpose(wave({4, 3}), 0, 1)});
   }
   const Tensor labels = from_values<std::int64_t>({4}, {2, 0, -100, 4});
   using kernels::Reduction;
   for (const auto reduction : {Reduction::mean, Reduction::sum, Reduction::none})
     for (const double smoothing : {0.0, 0.1})
-      check_gradient([&](const Inputs& in) { return F::cross_entropy(in[0], labels, {.label_smoothing = smoothing, .reduction = reduction}); },
-                     {wave({4, 5})});
+      check_gradient(
+          [&](const Inputs& in) {
+            return F::cross_entropy(in[0], labels, {.label_smoothing = smoothing, .reduction = reduction});
+          },
+          {wave({4, 5})});
   expect_error(Kind::argument, "row 1", [] { F::cross_entropy(wave({2, 3}), from_values<std::int64_t>({2}, {0, 3})); });
-  expect_error(Kind::argument, "cross_entropy", [] { F::cross_entropy(wave({2, 3}), from_values<std::int64_t>({3}, {0, 1, 2})); });
-  expect_error(Kind::argument, "cross_entropy", [] { F::cross_entropy(wave({3}), from_values<std::int64_t>({3}, {0, 1, 2})); });
+  expect_error(Kind::argument, "cross_entropy", [] {
+    F::cross_entropy(wave({2, 3}), from_values<std::int64_t>({3}, {0, 1, 2}));
+  });
+  expect_error(Kind::argument, "cross_entropy", [] {
+    F::cross_entropy(wave({3}), from_values<std::int64_t>({3}, {0, 1, 2}));
+  });
   expect_error(Kind::argument, "dimension", [] { F::softmax(wave({3}), 1); });
   EXPECT_EQ(F::cross_entropy(wave({2, 3}, 0, 1, 0, DType::f32), from_values<std::int64_t>({2}, {0, 1})).dim(), 0);
 }
@@ -391,7 +418,7 @@ TEST(Functional, DropoutMasksByGlobalSample) {
   }
   EXPECT_NEAR(kept, 225, 40);
   backward(F::sum(whole));
-  expect_values(grad(x), v, 0);  // the gradient passes by the same mask
+  expect_values(grad(x), v, 0);                    // the gradient passes by the same mask
   for (std::int64_t rank = 0; rank < 2; ++rank) {  // rows 0, 2, 4 and 1, 3, 5
     SampleRowsGuard rows({rank, 2});
     Generator again{7, 3};
@@ -417,7 +444,9 @@ TEST(TensorOps, CreationAndFormats) {
   EXPECT_EQ(to_format(one_channel, kLast).memory_format(), kLast);
   EXPECT_EQ(to_format(one_channel, kLast).storage(), one_channel.storage());
   EXPECT_EQ(F::contiguous(one_channel, kLast).memory_format(), kLast);
-  expect_values(to_format(views::transpose(wave({2, 3}), 0, 1), kLast), {values(wave({2, 3}))[0], values(wave({2, 3}))[3], values(wave({2, 3}))[1], values(wave({2, 3}))[4], values(wave({2, 3}))[2], values(wave({2, 3}))[5]}, 0);
+  const Tensor turned = views::transpose(wave({2, 3}), 0, 1);  // rank 2: row-major whatever was asked
+  EXPECT_TRUE(to_format(turned, kLast).is_contiguous());
+  expect_values(to_format(turned, kLast), values(turned), 0);
   EXPECT_EQ(ones_like(x).strides(), x.strides());
   expect_values(zeros_like(wave({2})), {0, 0}, 0);
 }

@@ -22,8 +22,11 @@ std::int64_t parameter_count(const nn::Module& model) {
 }
 
 TEST(Models, ParameterCounts) {
-  const std::pair<const char*, std::int64_t> published[] = {
-      {"resnet18", 11689512}, {"resnet34", 21797672}, {"resnet50", 25557032}, {"resnet101", 44549160}, {"resnet152", 60192808}};
+  const std::pair<const char*, std::int64_t> published[] = {{"resnet18", 11689512},
+                                                            {"resnet34", 21797672},
+                                                            {"resnet50", 25557032},
+                                                            {"resnet101", 44549160},
+                                                            {"resnet152", 60192808}};
   for (const auto& [name, count] : published) EXPECT_EQ(parameter_count(*models::create(name)), count) << name;
   // 269,722 with option A shortcuts; two 1x1 convolutions (16x32, 32x64) with their batch norms come on top.
   EXPECT_EQ(parameter_count(*models::resnet20({.num_classes = 10})), 269722 + 512 + 64 + 2048 + 128);
@@ -33,11 +36,13 @@ TEST(Models, TorchvisionNamesInOrder) {
   std::vector<std::string> names;
   for (const auto& p : models::resnet18()->named_parameters()) names.push_back(p.name);
   ASSERT_EQ(names.size(), 62u);
-  const std::vector<std::string> start = {"conv1.weight", "bn1.weight", "bn1.bias", "layer1.0.conv1.weight",
-                                          "layer1.0.bn1.weight", "layer1.0.bn1.bias", "layer1.0.conv2.weight"};
+  const std::vector<std::string> start = {"conv1.weight",          "bn1.weight",          "bn1.bias",
+                                          "layer1.0.conv1.weight", "layer1.0.bn1.weight", "layer1.0.bn1.bias",
+                                          "layer1.0.conv2.weight"};
   EXPECT_TRUE(std::equal(start.begin(), start.end(), names.begin()));
-  const std::vector<std::string> middle = {"layer2.0.bn2.bias", "layer2.0.downsample.0.weight", "layer2.0.downsample.1.weight",
-                                           "layer2.0.downsample.1.bias", "layer2.1.conv1.weight"};
+  const std::vector<std::string> middle = {"layer2.0.bn2.bias", "layer2.0.downsample.0.weight",
+                                           "layer2.0.downsample.1.weight", "layer2.0.downsample.1.bias",
+                                           "layer2.1.conv1.weight"};
   EXPECT_NE(std::search(names.begin(), names.end(), middle.begin(), middle.end()), names.end());
   EXPECT_EQ(names[60], "fc.weight");
   EXPECT_EQ(names[61], "fc.bias");
@@ -45,9 +50,9 @@ TEST(Models, TorchvisionNamesInOrder) {
   names.clear();
   for (const auto& p : models::resnet50()->named_parameters()) names.push_back(p.name);
   ASSERT_EQ(names.size(), 161u);
-  const std::vector<std::string> block = {"layer1.0.conv1.weight", "layer1.0.bn1.weight", "layer1.0.bn1.bias",
-                                          "layer1.0.conv2.weight", "layer1.0.bn2.weight", "layer1.0.bn2.bias",
-                                          "layer1.0.conv3.weight", "layer1.0.bn3.weight", "layer1.0.bn3.bias",
+  const std::vector<std::string> block = {"layer1.0.conv1.weight",       "layer1.0.bn1.weight", "layer1.0.bn1.bias",
+                                          "layer1.0.conv2.weight",       "layer1.0.bn2.weight", "layer1.0.bn2.bias",
+                                          "layer1.0.conv3.weight",       "layer1.0.bn3.weight", "layer1.0.bn3.bias",
                                           "layer1.0.downsample.0.weight"};
   EXPECT_EQ(std::search(names.begin(), names.end(), block.begin(), block.end()) - names.begin(), 3);
   std::vector<std::string> buffers;
@@ -75,7 +80,8 @@ TEST(Models, VersionOnePointFiveStridesInThe3x3) {
 }
 
 TEST(Models, RegistryAndOptions) {
-  EXPECT_EQ(models::list(), (std::vector<std::string>{"resnet101", "resnet152", "resnet18", "resnet20", "resnet34", "resnet50"}));
+  EXPECT_EQ(models::list(),
+            (std::vector<std::string>{"resnet101", "resnet152", "resnet18", "resnet20", "resnet34", "resnet50"}));
   expect_error(Kind::argument, "known are resnet101", [] { models::create("vgg16"); });
   expect_error(Kind::argument, "0 classes", [] { models::resnet20({.num_classes = 0}); });
   expect_error(Kind::argument, "0 channels", [] { models::resnet20({.in_channels = 0}); });

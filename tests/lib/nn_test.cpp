@@ -40,8 +40,10 @@ std::vector<std::string> names(const std::vector<NamedTensor>& list) {
 
 TEST(Module, ListingsFollowRegistration) {
   Pair m;
-  EXPECT_EQ(names(m.named_parameters()), (std::vector<std::string>{"scale", "first.weight", "first.bias", "bn.weight", "bn.bias"}));
-  EXPECT_EQ(names(m.named_buffers()), (std::vector<std::string>{"seen", "bn.running_mean", "bn.running_var", "bn.num_batches_tracked"}));
+  EXPECT_EQ(names(m.named_parameters()),
+            (std::vector<std::string>{"scale", "first.weight", "first.bias", "bn.weight", "bn.bias"}));
+  EXPECT_EQ(names(m.named_buffers()),
+            (std::vector<std::string>{"seen", "bn.running_mean", "bn.running_var", "bn.num_batches_tracked"}));
   std::vector<std::string> state;
   for (const auto& e : m.state_dict()) state.push_back(e.name);
   EXPECT_EQ(state, (std::vector<std::string>{"scale", "seen", "first.weight", "first.bias", "bn.weight", "bn.bias",
@@ -250,11 +252,14 @@ TEST(BatchNorm, RunningStatistics) {
   bn.eval();
   const Tensor y = bn.forward(x);
   expect_values(bn.num_batches_tracked(), {1}, 0);
-  expect_values(y, [&] {
-    std::vector<double> want;
-    for (const double e : values(x)) want.push_back((e - 0.25 * mean) / std::sqrt(0.75 + 0.25 * var + 1e-5));
-    return want;
-  }(), 1e-13);
+  expect_values(
+      y,
+      [&] {
+        std::vector<double> want;
+        for (const double e : values(x)) want.push_back((e - 0.25 * mean) / std::sqrt(0.75 + 0.25 * var + 1e-5));
+        return want;
+      }(),
+      1e-13);
 }
 
 TEST(BatchNorm, WithoutMomentumItAverages) {
@@ -287,6 +292,12 @@ TEST(BatchNorm, FrozenUsesRunningStatisticsInTraining) {
   EXPECT_TRUE(grad(bn.weight()).defined());
 }
 
+TEST(BatchNorm, AFailedCallDoesNotCount) {
+  BatchNorm2d bn(2);
+  expect_error(Kind::argument, "batch_norm", [&] { bn.forward(ones({1, 2})); });
+  expect_values(bn.num_batches_tracked(), {0}, 0);
+}
+
 TEST(BatchNorm, WithoutTrackingOrAffine) {
   BatchNorm2d bn(2, {.affine = false, .track_running_stats = false});
   EXPECT_TRUE(bn.parameters().empty());
@@ -309,7 +320,8 @@ TEST(Layers, ForwardsReachTheirOps) {
   EXPECT_FALSE(dropout.forward(x).is_same(x));
   dropout.eval();
   EXPECT_TRUE(dropout.forward(x).is_same(x));
-  Sequential s(std::make_shared<Conv2d>(Conv2d::Options{.in_channels = 2, .out_channels = 3, .kernel = {3, 3}, .padding = {1, 1}}),
+  Sequential s(std::make_shared<Conv2d>(
+                   Conv2d::Options{.in_channels = 2, .out_channels = 3, .kernel = {3, 3}, .padding = {1, 1}}),
                std::make_shared<ReLU>(), std::make_shared<Flatten>(), std::make_shared<Linear>(48, 5));
   EXPECT_EQ(s(x).sizes(), (Dims{2, 5}));
   EXPECT_EQ(names(s.named_parameters()), (std::vector<std::string>{"0.weight", "0.bias", "3.weight", "3.bias"}));

@@ -14,15 +14,20 @@ namespace {
 
 namespace F = nn::functional;
 
-constexpr DType kAll[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8, DType::boolean};
+constexpr DType kAll[] = {DType::f64, DType::f32, DType::f16, DType::bf16,
+                          DType::i64, DType::i32, DType::u8,  DType::boolean};
 
 /// A call of each op on fresh inputs of one dtype; an op without an entry fails the test.
 const std::map<Op, std::function<Tensor(const Tensor& x, const Tensor& other)>>& calls() {
   static const Tensor labels = from_values<std::int64_t>({2}, {1, 0});
   const auto matrix = [](const Tensor& x) { return views::reshape(x.detach(), {4, 4}); };
   static const std::map<Op, std::function<Tensor(const Tensor&, const Tensor&)>> all = {
-      {Op::add, F::add}, {Op::sub, F::sub}, {Op::mul, F::mul}, {Op::div, F::div},
-      {Op::minimum, F::minimum}, {Op::maximum, F::maximum},
+      {Op::add, F::add},
+      {Op::sub, F::sub},
+      {Op::mul, F::mul},
+      {Op::div, F::div},
+      {Op::minimum, F::minimum},
+      {Op::maximum, F::maximum},
       {Op::scale, [](const Tensor& x, const Tensor&) { return F::scale(x, 2.0); }},
       {Op::where, [](const Tensor& x, const Tensor&) { return F::where(x, ones({}), zeros({})); }},
       {Op::neg, [](const Tensor& x, const Tensor&) { return F::neg(x); }},
@@ -41,23 +46,39 @@ const std::map<Op, std::function<Tensor(const Tensor& x, const Tensor& other)>>&
       {Op::reshape, [](const Tensor& x, const Tensor&) { return F::reshape(x, {-1}); }},
       {Op::permute, [](const Tensor& x, const Tensor&) { return F::transpose(x, 0, 1); }},
       {Op::narrow, [](const Tensor& x, const Tensor&) { return F::narrow(x, 0, 0, 1); }},
-      {Op::expand, [](const Tensor& x, const Tensor&) { return F::expand(x, {3, 2, 2, 2, 2}); }},
+      {Op::expand,
+       [](const Tensor& x, const Tensor&) {
+         return F::expand(x, {3, 2, 2, 2, 2});
+       }},
       {Op::contiguous, [](const Tensor& x, const Tensor&) { return F::contiguous(x, MemoryFormat::channels_last); }},
       {Op::cast, [](const Tensor& x, const Tensor&) { return F::cast(x, DType::f64); }},
       {Op::to_device, [](const Tensor& x, const Tensor&) { return F::to(x, kCpu); }},
-      {Op::matmul, [matrix](const Tensor& x, const Tensor& o) { return F::matmul(F::reshape(x, {4, 4}), matrix(o)); }},
-      {Op::linear, [matrix](const Tensor& x, const Tensor& o) { return F::linear(F::reshape(x, {4, 4}), matrix(o)); }},
+      {Op::matmul,
+       [matrix](const Tensor& x, const Tensor& o) {
+         return F::matmul(F::reshape(x, {4, 4}), matrix(o));
+       }},
+      {Op::linear,
+       [matrix](const Tensor& x, const Tensor& o) {
+         return F::linear(F::reshape(x, {4, 4}), matrix(o));
+       }},
       {Op::conv2d, [](const Tensor& x, const Tensor& o) { return F::conv2d(x, o); }},
       {Op::batch_norm, [](const Tensor& x, const Tensor&) { return F::batch_norm(x, {}); }},
       {Op::batch_norm_relu, [](const Tensor& x, const Tensor&) { return F::batch_norm_relu(x, {}); }},
       {Op::batch_norm_add_relu, [](const Tensor& x, const Tensor& o) { return F::batch_norm_add_relu(x, o, {}); }},
       {Op::max_pool2d, [](const Tensor& x, const Tensor&) { return F::max_pool2d(x, {}); }},
       {Op::avg_pool2d, [](const Tensor& x, const Tensor&) { return F::avg_pool2d(x, {}); }},
-      {Op::adaptive_avg_pool2d, [](const Tensor& x, const Tensor&) { return F::adaptive_avg_pool2d(x, {1, 1}); }},
+      {Op::adaptive_avg_pool2d,
+       [](const Tensor& x, const Tensor&) {
+         return F::adaptive_avg_pool2d(x, {1, 1});
+       }},
       {Op::softmax, [](const Tensor& x, const Tensor&) { return F::softmax(x, 1); }},
       {Op::log_softmax, [](const Tensor& x, const Tensor&) { return F::log_softmax(x, 1); }},
-      {Op::cross_entropy, [](const Tensor& x, const Tensor&) { return F::cross_entropy(F::reshape(x, {2, 8}), labels); }},
-      {Op::dropout, [](const Tensor& x, const Tensor&) {
+      {Op::cross_entropy,
+       [](const Tensor& x, const Tensor&) {
+         return F::cross_entropy(F::reshape(x, {2, 8}), labels);
+       }},
+      {Op::dropout,
+       [](const Tensor& x, const Tensor&) {
          Generator g{1, 0};
          return F::dropout(x, 0.5, true, g);
        }},
@@ -97,8 +118,10 @@ INSTANTIATE_TEST_SUITE_P(EveryDType, EveryOp, ::testing::ValuesIn(kAll),
 TEST(OpTable, TwiceDifferentiableAsDeclared) {
   for (const OpRow& row : kOps) {
     SCOPED_TRACE(row.name);
-    if (row.op == Op::where || row.op == Op::to_device) continue;  // the call has no differentiable input, or copies nothing
-    const Tensor x = set_requires_grad(test::wave({2, 2, 2, 2}, 0, 1, 1.5, row.op == Op::cast ? DType::f32 : DType::f64));
+    if (row.op == Op::where || row.op == Op::to_device)
+      continue;  // the call has no differentiable input, or copies nothing
+    const Tensor x =
+        set_requires_grad(test::wave({2, 2, 2, 2}, 0, 1, 1.5, row.op == Op::cast ? DType::f32 : DType::f64));
     const Tensor other = test::wave({2, 2, 2, 2}, 1, 1, 1.5);
     const Tensor y = calls().at(row.op)(x, other);
     backward(F::sum(F::square(y)), {}, {.create_graph = true});

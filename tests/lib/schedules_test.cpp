@@ -13,7 +13,9 @@ using test::expect_error;
 
 TEST(Schedules, StepFollowsMainAmp) {
   const auto lr = schedules::step(0.4);
-  const auto at = [&](std::int64_t epoch, std::int64_t i) { return lr({.step = epoch * 100 + i - 1, .steps_per_epoch = 100, .epochs = 90}); };
+  const auto at = [&](std::int64_t epoch, std::int64_t i) {
+    return lr({.step = epoch * 100 + i - 1, .steps_per_epoch = 100, .epochs = 90});
+  };
   EXPECT_DOUBLE_EQ(at(0, 1), 0.4 * 2 / 500);
   EXPECT_DOUBLE_EQ(at(0, 100), 0.4 * 101 / 500);
   EXPECT_DOUBLE_EQ(at(1, 1), 0.4 * 102 / 500);

@@ -45,8 +45,9 @@ std::vector<Tensor> parameters(const Layout& layout, DType dtype = DType::f32) {
 void set_gradients(const std::vector<Tensor>& params, const std::vector<double>& g) {
   for (std::size_t i = 0, at = 0; i < params.size(); ++i) {
     const auto n = static_cast<std::size_t>(params[i].numel());
-    set_grad(params[i], vector_of({g.begin() + static_cast<std::ptrdiff_t>(at), g.begin() + static_cast<std::ptrdiff_t>(at + n)},
-                                  params[i].dtype()));
+    set_grad(params[i],
+             vector_of({g.begin() + static_cast<std::ptrdiff_t>(at), g.begin() + static_cast<std::ptrdiff_t>(at + n)},
+                       params[i].dtype()));
     at += n;
   }
 }
@@ -64,7 +65,8 @@ std::vector<double> buffers(const FusedSGD& optimizer, const std::vector<Tensor>
   return joined(all);
 }
 
-void expect_close(const std::vector<double>& got, const std::vector<double>& want, double rtol = 2e-6, double atol = 1e-7) {
+void expect_close(const std::vector<double>& got, const std::vector<double>& want, double rtol = 2e-6,
+                  double atol = 1e-7) {
   ASSERT_EQ(got.size(), want.size());
   for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], rtol * std::abs(want[i]) + atol) << i;
 }
@@ -97,7 +99,8 @@ TEST(FusedSGD, OPT_10_A20_MomentumAndWeightDecay) {
 }
 
 TEST(FusedSGD, OPT_10_A21_Dampening) {
-  run_case({.lr = 0.1, .momentum = 0.9, .dampening = 0.5}, {{3, {0.98315001, -1.9553, 0.40295002, 3.0889001}}}, {{1, kGrads[0]}});
+  run_case({.lr = 0.1, .momentum = 0.9, .dampening = 0.5}, {{3, {0.98315001, -1.9553, 0.40295002, 3.0889001}}},
+           {{1, kGrads[0]}});
 }
 
 TEST(FusedSGD, OPT_10_A22_Nesterov) {
@@ -169,8 +172,8 @@ TEST(FusedSGD, OPT_10_A24_HalfGradientsWithMasters) {
       std::vector<double> scaled;
       for (const double g : kGrads[static_cast<std::size_t>(t)]) scaled.push_back(128 * g);
       const Tensor g = cast(vector_of(scaled), half);
-      multi_tensor_apply::multi_tensor_applier(multi_tensor::sgd, flag, {{g}, {master}, {buffer}, {copy}}, 0.1, 0.9, 0.0, 0.1,
-                                               false, t == 0, false, 1.0 / 128);
+      multi_tensor_apply::multi_tensor_applier(multi_tensor::sgd, flag, {{g}, {master}, {buffer}, {copy}}, 0.1, 0.9,
+                                               0.0, 0.1, false, t == 0, false, 1.0 / 128);
     }
     const double tolerance = half == DType::f16 ? 5e-4 : 4e-3;
     expect_close(values(master), {0.93820798, -1.854216, 0.36037651, 2.901221}, tolerance, tolerance);
@@ -232,7 +235,8 @@ TEST(FusedSGD, GroupsHaveTheirOwnHyperParameters) {
   expect_error(Kind::argument, "group 7", [&] { optimizer.set_hyper(7, "lr", 1.0); });
   expect_error(Kind::argument, "lr -2", [&] { optimizer.set_lr(-2); });
   EXPECT_EQ(optimizer.groups()[0].number("lr"), 0.5);
-  EXPECT_NE(to_string(optimizer).find("group 1: 1 parameters, dampening 0, lr 0.5"), std::string::npos) << to_string(optimizer);
+  EXPECT_NE(to_string(optimizer).find("group 1: 1 parameters, dampening 0, lr 0.5"), std::string::npos)
+      << to_string(optimizer);
 }
 
 TEST(FusedSGD, OPT_10_A12_GroupsAddedLater) {
@@ -245,11 +249,15 @@ TEST(FusedSGD, OPT_10_A12_GroupsAddedLater) {
   expect_values(b, {0.5}, 0);
   expect_error(Kind::argument, "already held", [&] { optimizer.add_param_group({{b}, {}}); });
   const Tensor c = leaf(vector_of({1}));
-  expect_error(Kind::argument, "parameter 1 of the new group is already held", [&] { optimizer.add_param_group({{c, c}, {}}); });
+  expect_error(Kind::argument, "parameter 1 of the new group is already held", [&] {
+    optimizer.add_param_group({{c, c}, {}});
+  });
   expect_error(Kind::argument, "not a leaf", [&] { optimizer.add_param_group({{scale(c, 2.0)}, {}}); });
   expect_error(Kind::argument, "not floating", [&] { optimizer.add_param_group({{empty({1}, DType::i64)}, {}}); });
   expect_error(Kind::argument, "undefined", [&] { optimizer.add_param_group({{Tensor()}, {}}); });
-  expect_error(Kind::argument, "gaps", [&] { optimizer.add_param_group({{views::as_strided(empty({8}), {4}, {2}, 0)}, {}}); });
+  expect_error(Kind::argument, "gaps", [&] {
+    optimizer.add_param_group({{views::as_strided(empty({8}), {4}, {2}, 0)}, {}});
+  });
   expect_error(Kind::argument, "'betas'", [&] { optimizer.add_param_group({{c}, {{"betas", 1.0}}}); });
   EXPECT_EQ(optimizer.groups().size(), 3u);
 }
@@ -335,7 +343,8 @@ TEST(FusedSGD, LoadRefusesWhatDoesNotFit) {
   refuse("2 parameter groups", [](auto& s) { s.groups.push_back(s.groups[0]); });
   refuse("group 0 of the state has 2 parameters", [](auto& s) { s.groups[0].params.push_back(0); });
   refuse("parameter 3", [](auto& s) { s.groups[0].params[0] = 3; });
-  refuse("'momentum_buffer' of parameter 0 in group 0 is [2]", [](auto& s) { s.state[0]["momentum_buffer"] = ones({2}); });
+  refuse("'momentum_buffer' of parameter 0 in group 0 is [2]",
+         [](auto& s) { s.state[0]["momentum_buffer"] = ones({2}); });
   refuse("no state 'exp_avg'", [](auto& s) { s.state[0]["exp_avg"] = ones({4}); });
   refuse("'beta'", [](auto& s) { s.groups[0].hyper["beta"] = 0.5; });
   auto without = state;
@@ -374,6 +383,21 @@ TEST(FusedSGD, KeepsTheParameterThroughSetData) {
   expect_values(p, {0.5, 1.5}, 0);
 }
 
+TEST(FusedSGD, MomentumFollowsAConvertedParameter) {
+  const auto run = [](bool convert) {
+    const Tensor p = leaf(test::wave({2, 3, 2, 2}, 0));
+    FusedSGD optimizer({p}, {.lr = 0.5, .momentum = 0.9});
+    set_grad(p, test::wave({2, 3, 2, 2}, 1));
+    optimizer.step();
+    if (convert) p.set_data(to_format(cast(p.detach(), DType::f32), MemoryFormat::channels_last));
+    set_grad(p, cast(test::wave({2, 3, 2, 2}, 2), p.dtype()));
+    optimizer.step();
+    EXPECT_EQ(optimizer.state_of(p).at("momentum_buffer").dtype(), p.dtype());
+    return values(p);
+  };
+  expect_close(run(true), run(false));
+}
+
 // --- the applier and the elementary ops through it; the kernels' own tests go deeper ---
 
 TEST(MultiTensorApply, OPT_10_A29_A30_A31) {
@@ -406,10 +430,16 @@ TEST(MultiTensorApply, ListErrorsNameTheList) {
   using multi_tensor_apply::multi_tensor_applier;
   EXPECT_NO_THROW(multi_tensor_applier(multi_tensor::scale, flag, {{}, {}}, 1.0));
   expect_error(Kind::argument, "1 lists", [&] { multi_tensor_applier(multi_tensor::scale, flag, {{a}}, 1.0); });
-  expect_error(Kind::argument, "list 1 has 0", [&] { multi_tensor_applier(multi_tensor::scale, flag, {{a}, {}}, 1.0); });
-  expect_error(Kind::argument, "tensor 0 of list 1", [&] { multi_tensor_applier(multi_tensor::scale, flag, {{a}, {Tensor()}}, 1.0); });
+  expect_error(Kind::argument, "list 1 has 0", [&] {
+    multi_tensor_applier(multi_tensor::scale, flag, {{a}, {}}, 1.0);
+  });
+  expect_error(Kind::argument, "tensor 0 of list 1", [&] {
+    multi_tensor_applier(multi_tensor::scale, flag, {{a}, {Tensor()}}, 1.0);
+  });
   expect_error(Kind::argument, "chunk size 0", [] { multi_tensor_apply::MultiTensorApply zero(0); });
-  expect_error(Kind::argument, "check 2", [&] { multi_tensor_applier(multi_tensor::axpby, flag, {{a}, {a}, {a}}, 1.0, 1.0, 2); });
+  expect_error(Kind::argument, "check 2", [&] {
+    multi_tensor_applier(multi_tensor::axpby, flag, {{a}, {a}, {a}}, 1.0, 1.0, 2);
+  });
 }
 
 }  // namespace

@@ -66,7 +66,8 @@ inline void expect_values(const Tensor& got, const std::vector<double>& want, do
   ASSERT_TRUE(got.defined());
   const auto v = values(got);
   ASSERT_EQ(v.size(), want.size());
-  for (std::size_t i = 0; i < v.size(); ++i) EXPECT_NEAR(v[i], want[i], tolerance * std::max(1.0, std::abs(want[i]))) << i;
+  for (std::size_t i = 0; i < v.size(); ++i)
+    EXPECT_NEAR(v[i], want[i], tolerance * std::max(1.0, std::abs(want[i]))) << i;
 }
 
 /// The call must throw apex::Error of that kind with `text` in its message.

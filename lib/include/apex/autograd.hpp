@@ -100,13 +100,14 @@ class HookHandle {
 /// @throws Kind::state when `leaf` is not a leaf that requires a gradient
 HookHandle add_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor& leaf)> hook);
 
-/// Calls `hook(gradient)` once the gradient with respect to `t` (a leaf or the result of an op) is complete and before it
-/// is used; a defined result of the same sizes and dtype replaces it. For looking at, delaying or altering a gradient.
+/// Calls `hook(gradient)` once the gradient with respect to `t` (a leaf or the result of an op) is complete and before
+/// it is used; a defined result of the same sizes and dtype replaces it. For looking at, delaying or altering a
+/// gradient.
 /// @throws Kind::state when `t` requires no gradient
 HookHandle add_grad_hook(const Tensor& t, std::function<Tensor(const Tensor& gradient)> hook);
 
-/// Runs `callback` at the end of the backward() now running on this thread, after the last leaf hook. Several run in the
-/// order queued; one may queue more. What they throw leaves backward(); if backward fails before, they are dropped.
+/// Runs `callback` at the end of the backward() now running on this thread, after the last leaf hook. Several run in
+/// the order queued; one may queue more. What they throw leaves backward(); if backward fails before, they are dropped.
 /// @throws Kind::state outside of backward()
 void queue_backward_callback(std::function<void()> callback);
 

@@ -54,9 +54,9 @@ Schedule step(double base);
 Schedule cosine(double base, double last = 0.0);
 
 struct OneCycleOptions {
-  double warm_fraction = 0.3;    ///< of the T - 1 steps after the first, in which the rate rises
-  double start_divisor = 25.0;   ///< first rate = max / start_divisor
-  double final_divisor = 1e4;    ///< last rate = first rate / final_divisor
+  double warm_fraction = 0.3;   ///< of the T - 1 steps after the first, in which the rate rises
+  double start_divisor = 25.0;  ///< first rate = max / start_divisor
+  double final_divisor = 1e4;   ///< last rate = first rate / final_divisor
 };
 /// One cycle (Smith, Topin 2018, arXiv:1708.07120): by half cosines from the first rate up to `max` at step
 /// warm_fraction * T - 1, then down to the last rate at step T - 1.

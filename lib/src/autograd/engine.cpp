@@ -274,13 +274,15 @@ thread_local Pass* Pass::current_ = nullptr;
 Tensor first_gradient(const Tensor& root, const Tensor& given) {
   if (!root.defined()) fail(Kind::argument, "backward: the root is an undefined tensor");
   if (!requires_grad(root))
-    fail(Kind::state, "backward: the root requires no gradient: no input of the ops that made it does, or grad mode was off");
+    fail(Kind::state,
+         "backward: the root requires no gradient: no input of the ops that made it does, or grad mode was off");
   if (given.defined()) {
     check_gradient(given, meta_of(root), "the gradient given");
     return given;
   }
   if (root.numel() != 1)
-    fail(Kind::argument, concat("backward: a root of sizes ", root.sizes(), " needs a gradient; only a single element may go without"));
+    fail(Kind::argument,
+         concat("backward: a root of sizes ", root.sizes(), " needs a gradient; only a single element may go without"));
   return ones_like(root);
 }
 

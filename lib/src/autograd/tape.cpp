@@ -81,7 +81,8 @@ bool requires_grad(const Tensor& t) {
 const Tensor& set_requires_grad(const Tensor& t, bool on) {
   if (!on && find_slot(t) == nullptr) return t;
   if (on && !is_floating(t.dtype()))
-    fail(Kind::argument, concat("set_requires_grad: a tensor of ", t.dtype(), " has no gradient; only floating ones have"));
+    fail(Kind::argument,
+         concat("set_requires_grad: a tensor of ", t.dtype(), " has no gradient; only floating ones have"));
   if (!is_leaf(t)) fail(Kind::state, "set_requires_grad: the tensor is the result of a recorded op; use detach()");
   slot_of(t).requires_grad = on;
   return t;
@@ -129,7 +130,8 @@ bool any_requires_grad(const std::vector<Tensor>& inputs) {
 void check_outputs(std::span<const Tensor> outputs, const OpRecord& op) {
   for (const Tensor& output : outputs) {
     if (!output.defined()) continue;
-    const bool aliases = std::any_of(op.inputs.begin(), op.inputs.end(), [&](const Tensor& t) { return t.is_same(output); });
+    const bool aliases =
+        std::any_of(op.inputs.begin(), op.inputs.end(), [&](const Tensor& t) { return t.is_same(output); });
     if (aliases || !is_leaf(output))
       fail(Kind::state, concat("record: an output of '", op.name, "' is one of its inputs or already recorded"));
   }

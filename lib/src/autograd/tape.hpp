@@ -51,8 +51,8 @@ struct TensorMeta {
 };
 inline TensorMeta meta_of(const Tensor& t) { return {t.sizes(), t.dtype(), t.device()}; }
 
-/// Where the gradient of one input of a node goes: to the node that made the input, or to a leaf; neither when the input
-/// wants none.
+/// Where the gradient of one input of a node goes: to the node that made the input, or to a leaf; neither when the
+/// input wants none.
 struct Edge {
   std::shared_ptr<Node> node;
   int output = 0;
@@ -83,8 +83,8 @@ struct Node {
   void release();
 };
 
-/// A node with its sequence number set. Nodes are destroyed one after another, never from inside one another: a chain of
-/// a million ops must not need a million stack frames.
+/// A node with its sequence number set. Nodes are destroyed one after another, never from inside one another: a chain
+/// of a million ops must not need a million stack frames.
 std::shared_ptr<Node> make_node();
 
 /// The slot of a tensor that takes part in differentiation.

@@ -14,10 +14,14 @@ namespace {
 using nn::BatchNorm2d;
 using nn::Conv2d;
 
-std::shared_ptr<Conv2d> conv(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride, Generator& g) {
-  auto layer = std::make_shared<Conv2d>(Conv2d::Options{.in_channels = in, .out_channels = out, .kernel = {kernel, kernel},
+std::shared_ptr<Conv2d> conv(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride,
+                             Generator& g) {
+  auto layer = std::make_shared<Conv2d>(Conv2d::Options{.in_channels = in,
+                                                        .out_channels = out,
+                                                        .kernel = {kernel, kernel},
                                                         .stride = {stride, stride},
-                                                        .padding = {kernel / 2, kernel / 2}, .bias = false,
+                                                        .padding = {kernel / 2, kernel / 2},
+                                                        .bias = false,
                                                         .draw = false},
                                         g);
   nn::init::kaiming_normal_fan_out(layer->weight(), g);

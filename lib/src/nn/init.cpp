@@ -24,7 +24,8 @@ void constant(const Tensor& t, double value) {
 }
 
 Fans fans(const Tensor& weight) {
-  if (weight.dim() < 2) fail(Kind::argument, concat("init: a weight of sizes ", weight.sizes(), " has no fan; rank 2 is needed"));
+  if (weight.dim() < 2)
+    fail(Kind::argument, concat("init: a weight of sizes ", weight.sizes(), " has no fan; rank 2 is needed"));
   std::int64_t window = 1;
   for (int d = 2; d < weight.dim(); ++d) window *= weight.size(d);
   return {weight.size(1) * window, weight.size(0) * window};

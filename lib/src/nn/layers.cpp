@@ -15,11 +15,12 @@ double default_bound(const Tensor& weight) { return 1.0 / std::sqrt(static_cast<
 
 void check_conv(const Conv2d::Options& o) {
   if (o.in_channels < 1 || o.out_channels < 1 || o.groups < 1 || o.kernel[0] < 1 || o.kernel[1] < 1)
-    fail(Kind::argument, concat("Conv2d: ", o.in_channels, " to ", o.out_channels, " channels in ", o.groups,
-                                " groups with a kernel of ", o.kernel[0], " x ", o.kernel[1], "; all must be positive"));
+    fail(Kind::argument,
+         concat("Conv2d: ", o.in_channels, " to ", o.out_channels, " channels in ", o.groups,
+                " groups with a kernel of ", o.kernel[0], " x ", o.kernel[1], "; all must be positive"));
   if (o.in_channels % o.groups != 0 || o.out_channels % o.groups != 0)
-    fail(Kind::argument, concat("Conv2d: ", o.groups, " groups do not divide ", o.in_channels, " and ", o.out_channels,
-                                " channels"));
+    fail(Kind::argument,
+         concat("Conv2d: ", o.groups, " groups do not divide ", o.in_channels, " and ", o.out_channels, " channels"));
   for (int i = 0; i < 2; ++i)
     if (o.stride[i] < 1 || o.padding[i] < 0 || o.dilation[i] < 1)
       fail(Kind::argument, concat("Conv2d: stride ", o.stride[i], " and dilation ", o.dilation[i],
@@ -41,7 +42,9 @@ Conv2d::Conv2d(const Options& options, Generator& generator) : options_(options)
 
 Tensor Conv2d::forward(const Tensor& x) {
   return functional::conv2d(x, weight_, bias_,
-                            {.stride = options_.stride, .padding = options_.padding, .dilation = options_.dilation,
+                            {.stride = options_.stride,
+                             .padding = options_.padding,
+                             .dilation = options_.dilation,
                              .groups = options_.groups});
 }
 
@@ -67,7 +70,8 @@ void check_momentum(std::optional<double> momentum) {
 
 BatchNorm2d::BatchNorm2d(std::int64_t num_features, const Options& options)
     : features_(num_features), options_(options) {
-  if (num_features < 1) fail(Kind::argument, concat("BatchNorm2d: ", num_features, " features; at least one is needed"));
+  if (num_features < 1)
+    fail(Kind::argument, concat("BatchNorm2d: ", num_features, " features; at least one is needed"));
   if (!(options.eps > 0.0)) fail(Kind::argument, concat("BatchNorm2d: eps ", options.eps, " must be positive"));
   check_momentum(options.momentum);
   if (options.affine) {
@@ -86,7 +90,7 @@ void BatchNorm2d::set_momentum(std::optional<double> momentum) {
   options_.momentum = momentum;
 }
 
-functional::BatchNormArguments BatchNorm2d::next_arguments() {
+functional::BatchNormArguments BatchNorm2d::arguments() const {
   const bool tracking = options_.track_running_stats;
   functional::BatchNormArguments a{.weight = weight_, .bias = bias_, .eps = options_.eps};
   a.training = !tracking || (is_training() && !frozen_);
@@ -94,18 +98,37 @@ functional::BatchNormArguments BatchNorm2d::next_arguments() {
   a.running_mean = running_mean_;
   a.running_var = running_var_;
   if (!a.training) return a;
-  const Tensor& count = num_batches_tracked_;
-  if (!count.device().is_cpu()) throw_not_built("BatchNorm2d", count.device());
-  const std::int64_t seen = ++*count.data<std::int64_t>();
-  count.raise_version();
-  a.momentum = options_.momentum.value_or(1.0 / static_cast<double>(seen));
+  a.momentum = options_.momentum ? *options_.momentum : 1.0 / (num_batches_tracked_.item() + 1.0);
   return a;
 }
 
-Tensor BatchNorm2d::forward(const Tensor& x) { return functional::batch_norm(x, next_arguments()); }
-Tensor BatchNorm2d::forward_relu(const Tensor& x) { return functional::batch_norm_relu(x, next_arguments()); }
+void BatchNorm2d::count_batch(const functional::BatchNormArguments& used) {
+  if (!used.training || !options_.track_running_stats) return;
+  const Tensor& count = num_batches_tracked_;
+  if (!count.device().is_cpu()) throw_not_built("BatchNorm2d", count.device());
+  ++*count.data<std::int64_t>();
+  count.raise_version();
+}
+
+Tensor BatchNorm2d::forward(const Tensor& x) {
+  const auto a = arguments();
+  Tensor y = functional::batch_norm(x, a);
+  count_batch(a);
+  return y;
+}
+
+Tensor BatchNorm2d::forward_relu(const Tensor& x) {
+  const auto a = arguments();
+  Tensor y = functional::batch_norm_relu(x, a);
+  count_batch(a);
+  return y;
+}
+
 Tensor BatchNorm2d::forward_add_relu(const Tensor& x, const Tensor& residual) {
-  return functional::batch_norm_add_relu(x, residual, next_arguments());
+  const auto a = arguments();
+  Tensor y = functional::batch_norm_add_relu(x, residual, a);
+  count_batch(a);
+  return y;
 }
 
 Tensor ReLU::forward(const Tensor& x) { return functional::relu(x); }

@@ -57,10 +57,12 @@ std::vector<Tensor> tensors_of(const std::vector<NamedTensor>& named) {
 }  // namespace
 
 std::vector<NamedTensor> Module::named_parameters() const {
-  return collect(*this, [](const Module& m) -> const auto& { return m.own_parameters(); });
+  return collect(
+      *this, [](const Module& m) -> const auto& { return m.own_parameters(); });
 }
 std::vector<NamedTensor> Module::named_buffers() const {
-  return collect(*this, [](const Module& m) -> const auto& { return m.own_buffers(); });
+  return collect(
+      *this, [](const Module& m) -> const auto& { return m.own_buffers(); });
 }
 std::vector<Tensor> Module::parameters() const { return tensors_of(named_parameters()); }
 std::vector<Tensor> Module::buffers() const { return tensors_of(named_buffers()); }
@@ -91,8 +93,8 @@ void Module::check_new_name(const std::string& name) const {
   if (name.empty() || name.find('.') != std::string::npos)
     fail(Kind::argument, concat(kind(), ": '", name, "' cannot name a part: it is empty or has a dot"));
   const auto same = [&](const auto& entry) { return entry.name == name; };
-  if (std::any_of(parameters_.begin(), parameters_.end(), same) || std::any_of(buffers_.begin(), buffers_.end(), same) ||
-      std::any_of(children_.begin(), children_.end(), same))
+  if (std::any_of(parameters_.begin(), parameters_.end(), same) ||
+      std::any_of(buffers_.begin(), buffers_.end(), same) || std::any_of(children_.begin(), children_.end(), same))
     fail(Kind::argument, concat(kind(), ": the name '", name, "' is already used"));
 }
 

@@ -49,6 +49,17 @@ bool same_order(const Tensor& p, const Tensor& g) {
   return true;
 }
 
+/// A parameter may have been cast or re-laid since its last step: its buffer follows.
+void fit_buffer(Tensor& buffer, const Tensor& p) {
+  if (!buffer.defined()) {
+    buffer = empty_like(p);
+  } else if (buffer.dtype() != p.dtype() || !same_order(p, buffer)) {
+    Tensor fitted = empty_like(p);
+    kernels::copy(p.context(), fitted.view(), buffer.view());
+    buffer = fitted;
+  }
+}
+
 Tensor laid_out_like(const Tensor& p, const Tensor& g) {
   if (same_order(p, g)) return g;
   Tensor out = empty_like(p, g.dtype());
@@ -106,12 +117,13 @@ void FusedSGD::step_group(ParamGroup& group, const StepScaling& scaling) {
     if (!with_momentum) continue;
     Tensor& buffer = mutable_state(p)[kBuffer];
     bucket.first_run.push_back(buffer.defined() ? 0 : 1);
-    if (!buffer.defined()) buffer = empty_like(p);
+    fit_buffer(buffer, p);
     bucket.momenta.push_back(buffer.view());
     buffer.raise_version();
   }
   for (const auto& b : buckets)
-    kernels::multi_tensor_sgd(Context::current(b.device), View{}, b.params, b.momenta, {}, b.grads, b.first_run, options);
+    kernels::multi_tensor_sgd(Context::current(b.device), View{}, b.params, b.momenta, {}, b.grads, b.first_run,
+                              options);
 }
 
 }  // namespace apex::optimizers

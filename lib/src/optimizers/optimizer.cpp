@@ -153,7 +153,8 @@ void Optimizer::set_state(const Tensor& param, const std::string& key, const Ten
   const auto dtype = state_dtype(param, key);
   if (!dtype) fail(Kind::argument, concat(type(), " keeps no state '", key, '\''));
   if (value.sizes() != param.sizes())
-    fail(Kind::data, concat(type(), ": state '", key, "' of sizes ", value.sizes(), " for a parameter of ", param.sizes()));
+    fail(Kind::data,
+         concat(type(), ": state '", key, "' of sizes ", value.sizes(), " for a parameter of ", param.sizes()));
   state_[param.id()][key] = state_copy(param, value, *dtype);
 }
 
@@ -174,8 +175,8 @@ OptimizerState Optimizer::state_dict() const {
 void Optimizer::load_state_dict(const OptimizerState& from) {
   if (from.type != type()) fail(Kind::data, concat("the state is of a ", from.type, ", this optimizer is a ", type()));
   if (from.groups.size() != groups_.size())
-    fail(Kind::data, concat(type(), ": the state has ", from.groups.size(), " parameter groups, the optimizer ",
-                            groups_.size()));
+    fail(Kind::data,
+         concat(type(), ": the state has ", from.groups.size(), " parameter groups, the optimizer ", groups_.size()));
   std::vector<HyperMap> hyper;
   std::unordered_map<const void*, std::map<std::string, Tensor>> state;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -191,8 +192,8 @@ void Optimizer::load_state_dict(const OptimizerState& from) {
         const auto dtype = state_dtype(params[i], key);
         if (!dtype) fail(Kind::data, concat(type(), " keeps no state '", key, '\''));
         if (value.sizes() != params[i].sizes())
-          fail(Kind::data, concat(type(), ": state '", key, "' of parameter ", i, " in group ", g, " is ", value.sizes(),
-                                  ", the parameter ", params[i].sizes()));
+          fail(Kind::data, concat(type(), ": state '", key, "' of parameter ", i, " in group ", g, " is ",
+                                  value.sizes(), ", the parameter ", params[i].sizes()));
         state[params[i].id()][key] = state_copy(params[i], value, *dtype);
       }
     }

@@ -44,12 +44,14 @@ class BackwardFunction {
  public:
   BackwardFunction() = default;
   template <class F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, BackwardFunction>)
-  BackwardFunction(F f) {  // NOLINT: a lambda is a backward function
+  requires(!std::is_same_v<std::remove_cvref_t<F>, BackwardFunction>)
+      BackwardFunction(F f) {  // NOLINT: a lambda is a backward function
     if constexpr (std::is_invocable_v<F&, BackwardCall&>) {
       call_ = std::move(f);
     } else if constexpr (std::is_invocable_v<F&, const Tensor&, std::span<const bool>>) {
-      call_ = [f = std::move(f)](BackwardCall& c) mutable -> Gradients { return f(std::as_const(c.grads[0]), c.needs); };
+      call_ = [f = std::move(f)](BackwardCall& c) mutable -> Gradients {
+        return f(std::as_const(c.grads[0]), c.needs);
+      };
     } else {
       call_ = [f = std::move(f)](BackwardCall& c) mutable -> Gradients { return f(std::as_const(c.grads[0])); };
     }
@@ -68,8 +70,8 @@ struct Saved {
   Tensor tensor;
 };
 
-/// One op as the tape keeps it. The function captures what it needs, but never an output of the op itself: that would be
-/// a cycle. It captures output.detach() instead.
+/// One op as the tape keeps it. The function captures what it needs, but never an output of the op itself: that would
+/// be a cycle. It captures output.detach() instead.
 struct OpRecord {
   const char* name = "";  ///< a string literal
   std::vector<Tensor> inputs = {};

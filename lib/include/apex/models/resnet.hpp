@@ -32,8 +32,8 @@ std::shared_ptr<nn::Module> resnet101(const ModelOptions& options = {}, Generato
 std::shared_ptr<nn::Module> resnet152(const ModelOptions& options = {}, Generator& generator = default_generator());
 
 /// The small network of section 4.2 of the same paper for 28 to 32 pixels: a 3x3 stem of 16 channels, three stages of
-/// three basic blocks with 16, 32 and 64 channels, global average pooling, a classifier. Shortcuts that change shape are
-/// a 1x1 convolution with batch norm (the paper's option B). 0.27 million parameters.
+/// three basic blocks with 16, 32 and 64 channels, global average pooling, a classifier. Shortcuts that change shape
+/// are a 1x1 convolution with batch norm (the paper's option B). 0.27 million parameters.
 std::shared_ptr<nn::Module> resnet20(const ModelOptions& options = {}, Generator& generator = default_generator());
 
 /// Names `create` knows, in alphabetical order.

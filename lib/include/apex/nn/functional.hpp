@@ -72,9 +72,10 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, co
 
 /// What batch norm works with beside x. All tensors are [C] and may be undefined where said.
 struct BatchNormArguments {
-  Tensor weight = {}, bias = {};                    ///< undefined: 1 and 0
-  Tensor running_mean = {}, running_var = {};       ///< undefined: not tracked (training only); updated in place when training
-  bool training = true;                             ///< statistics of the batch; else the running ones
+  Tensor weight = {}, bias = {};  ///< undefined: 1 and 0
+  Tensor running_mean = {},
+         running_var = {};  ///< undefined: not tracked (training only); updated in place when training
+  bool training = true;     ///< statistics of the batch; else the running ones
   double momentum = 0.1;
   double eps = 1e-5;
 };

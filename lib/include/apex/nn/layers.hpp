@@ -8,8 +8,8 @@
 #include "apex/nn/module.hpp"
 #include "apex/random.hpp"
 
-/// Layers. Weights are drawn on the host from a Generator when the layer is made (the default one unless given), in f32,
-/// so a seed gives the same network at any thread or rank count and on any device.
+/// Layers. Weights are drawn on the host from a Generator when the layer is made (the default one unless given), in
+/// f32, so a seed gives the same network at any thread or rank count and on any device.
 namespace apex::nn {
 
 /// Weights of a new layer: uniform in [-bound, bound], or normal with mean 0.
@@ -109,8 +109,10 @@ class BatchNorm2d : public Module {
   const Tensor& num_batches_tracked() const { return num_batches_tracked_; }
 
  protected:
-  /// The arguments of the functional op for this call; counts the batch when training.
-  functional::BatchNormArguments next_arguments();
+  /// The arguments of the functional op for this call.
+  functional::BatchNormArguments arguments() const;
+  /// After the op: counts the batch if it moved the running statistics.
+  void count_batch(const functional::BatchNormArguments& used);
 
  private:
   std::int64_t features_;

@@ -23,9 +23,9 @@ struct SGDOptions {
 ///   g <- nesterov ? g + momentum * buf : buf;  wd after momentum: g += weight_decay * p
 ///   p <- p - lr * g
 ///
-/// Arithmetic in f32 (f64 for f64 parameters), one rounding at each store. State: "momentum_buffer", dtype and layout of
-/// the parameter, only when momentum is not 0. A parameter's first step is its own; one skipped by found_inf does not
-/// count. Gradients of other strides than the parameter's are re-laid out first.
+/// Arithmetic in f32 (f64 for f64 parameters), one rounding at each store. State: "momentum_buffer", dtype and layout
+/// of the parameter, only when momentum is not 0. A parameter's first step is its own; one skipped by found_inf does
+/// not count. Gradients of other strides than the parameter's are re-laid out first.
 class FusedSGD : public Optimizer {
  public:
   /// @throws Kind::argument, naming the value: lr, momentum or weight_decay negative or not finite; nesterov with

@@ -36,8 +36,8 @@ struct StepScaling {
   Tensor inv_scale = {};
 };
 
-/// State in its logical form: for each parameter (counted through all groups) its tensors by key, and for each group its
-/// hyper-parameters and the numbers of its parameters.
+/// State in its logical form: for each parameter (counted through all groups) its tensors by key, and for each group
+/// its hyper-parameters and the numbers of its parameters.
 struct OptimizerState {
   struct Group {
     HyperMap hyper;
@@ -60,7 +60,8 @@ class Optimizer {
   virtual std::string_view type() const = 0;
 
   /// Works at any time; an empty group is fine.
-  /// @throws Kind::argument for a parameter already held, one that is not a leaf, not floating or has gaps in memory, an
+  /// @throws Kind::argument for a parameter already held, one that is not a leaf, not floating or has gaps in memory,
+  /// an
   ///         unknown or invalid hyper-parameter
   void add_param_group(ParamGroup group);
   const std::vector<ParamGroup>& groups() const { return groups_; }
@@ -82,9 +83,11 @@ class Optimizer {
   /// The tensors kept for `param` by key ("momentum_buffer", ...); empty before its first step.
   const std::map<std::string, Tensor>& state_of(const Tensor& param) const;
   /// f(param, key, tensor) for all state, groups and parameters in order, keys in alphabetical order.
-  void for_each_state(const std::function<void(const Tensor& param, const std::string& key, const Tensor& value)>& f) const;
+  void for_each_state(
+      const std::function<void(const Tensor& param, const std::string& key, const Tensor& value)>& f) const;
   /// Puts a tensor into the state of `param`, copied, on its device, in the optimizer's dtype for that key.
-  /// @throws Kind::argument when the optimizer does not hold the parameter or knows no such key; Kind::data when sizes differ
+  /// @throws Kind::argument when the optimizer does not hold the parameter or knows no such key; Kind::data when sizes
+  /// differ
   void set_state(const Tensor& param, const std::string& key, const Tensor& value);
 
   OptimizerState state_dict() const;

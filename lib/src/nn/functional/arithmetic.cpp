@@ -111,16 +111,19 @@ Tensor where(const Tensor& condition_in, const Tensor& a_in, const Tensor& b_in)
   Tensor condition = condition_in, a = a_in, b = b_in;
   OpScope op(Op::where, {&condition, &a, &b});
   const Dims sizes = broadcast_shapes(condition.sizes(), broadcast_shapes(a.sizes(), b.sizes(), "where"), "where");
-  Tensor out = a.sizes() == sizes ? empty_like(a) : b.sizes() == sizes ? empty_like(b) : empty(sizes, a.dtype(), a.device());
+  Tensor out = a.sizes() == sizes   ? empty_like(a)
+               : b.sizes() == sizes ? empty_like(b)
+                                    : empty(sizes, a.dtype(), a.device());
   kernels::where(out.context(), out.view(), condition.view(), a.view(), b.view());
-  return op.record(out, {condition, a, b}, {{"condition", condition}},
-                   [condition, as = a.sizes(), bs = b.sizes()](const Tensor& dy, std::span<const bool> needs) -> Gradients {
-                     const Tensor zero = zeros({}, dy.dtype(), dy.device());
-                     Gradients g(3);
-                     if (needs[1]) g[1] = unbroadcast(where(condition, dy, zero), as);
-                     if (needs[2]) g[2] = unbroadcast(where(condition, zero, dy), bs);
-                     return g;
-                   });
+  return op.record(
+      out, {condition, a, b}, {{"condition", condition}},
+      [condition, as = a.sizes(), bs = b.sizes()](const Tensor& dy, std::span<const bool> needs) -> Gradients {
+        const Tensor zero = zeros({}, dy.dtype(), dy.device());
+        Gradients g(3);
+        if (needs[1]) g[1] = unbroadcast(where(condition, dy, zero), as);
+        if (needs[2]) g[2] = unbroadcast(where(condition, zero, dy), bs);
+        return g;
+      });
 }
 
 }  // namespace apex::nn::functional

@@ -50,20 +50,25 @@ Tensor batch_norm_op(Op which, Tensor x_in, Tensor residual_in, BatchNormArgumen
   if (a.training) {
     mean = empty({x.size(1)}, accum_dtype(x.dtype()), x.device());
     spread = empty_like(mean);
-    kernels::batch_norm_forward(context, y.view(), mean.view(), spread.view(), a.running_mean.view(), a.running_var.view(),
-                                x.view(), a.weight.view(), a.bias.view(), residual.view(), a.momentum, options);
+    kernels::batch_norm_forward(context, y.view(), mean.view(), spread.view(), a.running_mean.view(),
+                                a.running_var.view(), x.view(), a.weight.view(), a.bias.view(), residual.view(),
+                                a.momentum, options);
     if (a.running_mean.defined()) a.running_mean.raise_version();
     if (a.running_var.defined()) a.running_var.raise_version();
   } else {
     mean = a.running_mean;
     spread = a.running_var;
-    kernels::batch_norm_inference(context, y.view(), x.view(), mean.view(), spread.view(), a.weight.view(), a.bias.view(),
-                                  residual.view(), options);
+    kernels::batch_norm_inference(context, y.view(), x.view(), mean.view(), spread.view(), a.weight.view(),
+                                  a.bias.view(), residual.view(), options);
   }
   const Tensor kept_y = relu && residual.defined() ? y.detach() : Tensor();
   return op.record(y, {x_in, a.weight, a.bias, residual_in},
-                   {{"x", x}, {"weight", a.weight}, {"bias", relu ? a.bias : Tensor()}, {"mean", mean},
-                    {"variance", spread}, {"output", kept_y}},
+                   {{"x", x},
+                    {"weight", a.weight},
+                    {"bias", relu ? a.bias : Tensor()},
+                    {"mean", mean},
+                    {"variance", spread},
+                    {"output", kept_y}},
                    [kept = Kept{x, a.weight, a.bias, mean, spread, kept_y, a.training, options}](BackwardCall& call) {
                      return batch_norm_gradients(kept, call);
                    });
