@@ -10,7 +10,7 @@ root=$1
 max_lines=700
 
 # Written with brackets so that this file does not match itself.
-unfinished='TO[D]O|FIX[M]E|XX[X]|HAC[K]'
+unfinished='\b(TO[D]O|FIX[M]E|XX[X]|HAC[K])\b'
 machine_paths='(^|[^[:alnum:]_.])/(wo[r]k|roo[t]|hom[e])/|/tmp/brie[f]|\.librar[y]/'
 
 report_matches() {  # FILE PATTERN TEXT
