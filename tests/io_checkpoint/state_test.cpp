@@ -145,7 +145,7 @@ TEST_F(State, TheFileFollowsTheSchema) {
                           .step = 12,
                           .epoch = 2});
   const io::CheckpointFile file(path);
-  EXPECT_EQ(file.children(""), (std::vector<std::string>{"config", "ddp", "metrics", "model", "optimizer", "rng",
+  EXPECT_EQ(file.children(""), (std::vector<std::string>{"amp", "config", "ddp", "metrics", "model", "optimizer", "rng",
                                                          "sampler", "scheduler"}));
   EXPECT_EQ(io::attribute<std::int64_t>(file.attributes(""), "epoch", ""), 2);
   EXPECT_EQ(file.children("model"),

@@ -13,7 +13,7 @@
 ///   /optimizer/<i>             attribute type; groups/<g>: hyper-parameters as attributes, dataset params (names);
 ///                              state/<name>/<key>
 ///   /rng                       seed, offset
-///   /scheduler /sampler /ddp /metrics /config    Sections that the caller fills
+///   /amp /scheduler /sampler /ddp /metrics /config    Sections that the caller fills
 /// Parameters are called by the model's names (a leading "module." is dropped), those of no model param_<g>_<i>.
 /// Several models: /model/<label>.<path>. All groups but /metrics and /config are bit-identical between equal runs, so
 /// times and paths belong there.
@@ -51,7 +51,7 @@ struct Contents {
   const optimizers::Optimizer* optimizer = nullptr;           ///< /optimizer/0
   std::vector<LabelledModel> models = {};                     ///< instead of `model`
   std::vector<const optimizers::Optimizer*> optimizers = {};  ///< instead of `optimizer`
-  Section scheduler = {}, sampler = {}, ddp = {}, metrics = {}, config = {};
+  Section amp = {}, scheduler = {}, sampler = {}, ddp = {}, metrics = {}, config = {};
   const Generator* rng = nullptr;  ///< null: default_generator()
   std::string arch = {};           ///< what the model is called, for messages: "resnet50"
   std::vector<std::string> class_names = {};
@@ -95,7 +95,7 @@ struct Loaded {
   std::int64_t step = 0, epoch = 0, world_size = 0;
   std::string arch;
   std::vector<std::string> class_names;
-  Section scheduler, sampler, ddp, metrics, config;
+  Section amp, scheduler, sampler, ddp, metrics, config;
 };
 
 /// Restores what `targets` names from a file, or from the newest good file of a directory (rank 0 chooses, warns of any

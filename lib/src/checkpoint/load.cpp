@@ -233,6 +233,7 @@ Restored read_all(const fs::path& path, const Targets& targets, const std::vecto
   loaded.world_size = io::attribute<std::int64_t>(root, "world_size", where);
   loaded.arch = arch_of(file);
   loaded.class_names = read_class_names(file, root);
+  loaded.amp = read_section(file, "amp");
   loaded.scheduler = read_section(file, "scheduler");
   loaded.sampler = read_section(file, "sampler");
   loaded.ddp = read_section(file, "ddp");

@@ -82,6 +82,7 @@ io::Tree tree_of(const Contents& contents) {
   const Generator& rng = contents.rng ? *contents.rng : default_generator();
   tree.group("rng") = {{"seed", std::bit_cast<std::int64_t>(rng.seed)},
                        {"offset", std::bit_cast<std::int64_t>(rng.offset)}};
+  add_section(tree, "amp", contents.amp);
   add_section(tree, "scheduler", contents.scheduler);
   add_section(tree, "sampler", contents.sampler);
   add_section(tree, "ddp", contents.ddp);

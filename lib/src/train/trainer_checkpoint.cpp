@@ -40,6 +40,7 @@ void Trainer::save(bool best) {
   checkpoint::Contents contents;
   contents.model = parts_.model;
   contents.optimizer = &parts_.optimizer;
+  contents.amp.attributes["opt_level"] = o.opt_level;
   contents.scheduler = scheduler_section(parts_.schedule);
   const auto& sampler = parts_.train.sampler();
   contents.sampler.attributes = {
