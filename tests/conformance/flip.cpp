@@ -39,10 +39,12 @@ bool FlipGuard::happened() const { return flipped; }
 // reads the names from this file. A kernel whose signature changes is no longer wrapped: FlipGuard::happened() tells.
 namespace apex::kernels {
 
-void real_cross_entropy(const Context&, View, ConstView, ConstView, ConstView, ConstView, const CrossEntropyOptions&) asm(
+using CrossEntropyBackward = void(const Context&, View, ConstView, ConstView, ConstView, ConstView,
+                                  const CrossEntropyOptions&);
+CrossEntropyBackward real_cross_entropy asm(
     "__real__ZN4apex7kernels22cross_entropy_backward"
     "ERKNS_7ContextENS_4ViewENS_9ConstViewES5_S5_S5_RKNS0_19CrossEntropyOptionsE");
-void wrap_cross_entropy(const Context&, View, ConstView, ConstView, ConstView, ConstView, const CrossEntropyOptions&) asm(
+CrossEntropyBackward wrap_cross_entropy asm(
     "__wrap__ZN4apex7kernels22cross_entropy_backward"
     "ERKNS_7ContextENS_4ViewENS_9ConstViewES5_S5_S5_RKNS0_19CrossEntropyOptionsE");
 void wrap_cross_entropy(const Context& ctx, View dlogits, ConstView dloss, ConstView logits, ConstView lse,
@@ -96,10 +98,12 @@ void wrap_max_pool(const Context& ctx, View dx, ConstView dy, ConstView indices,
   maybe_flip(ctx, "max_pool2d_backward.dx", dx);
 }
 
-void real_batch_norm(const Context&, View, View, View, View, ConstView, ConstView, ConstView, ConstView, ConstView, ConstView, ConstView, const BatchNormOptions&) asm(
+using BatchNormBackward = void(const Context&, View, View, View, View, ConstView, ConstView, ConstView, ConstView,
+                               ConstView, ConstView, ConstView, const BatchNormOptions&);
+BatchNormBackward real_batch_norm asm(
     "__real__ZN4apex7kernels19batch_norm_backward"
     "ERKNS_7ContextENS_4ViewES4_S4_S4_NS_9ConstViewES5_S5_S5_S5_S5_S5_RKNS0_16BatchNormOptionsE");
-void wrap_batch_norm(const Context&, View, View, View, View, ConstView, ConstView, ConstView, ConstView, ConstView, ConstView, ConstView, const BatchNormOptions&) asm(
+BatchNormBackward wrap_batch_norm asm(
     "__wrap__ZN4apex7kernels19batch_norm_backward"
     "ERKNS_7ContextENS_4ViewES4_S4_S4_NS_9ConstViewES5_S5_S5_S5_S5_S5_RKNS0_16BatchNormOptionsE");
 void wrap_batch_norm(const Context& ctx, View dx, View dresidual, View dweight, View dbias, ConstView dy, ConstView y,
