@@ -25,7 +25,9 @@ void for_pieces(std::int64_t count, std::int64_t limit, F&& piece) {
 }
 
 /// Elements per rank such that all ranks' parts together stay in one MPI call.
-std::int64_t limit_per_rank(const Runtime& rt, int size) { return std::max<std::int64_t>(1, rt.options.max_count / size); }
+std::int64_t limit_per_rank(const Runtime& rt, int size) {
+  return std::max<std::int64_t>(1, rt.options.max_count / size);
+}
 
 /// Sums in rank order matter for types that round; the others come out the same in any order.
 bool wants_order(const Runtime& rt, DType dtype, ReduceOp reduce) {
@@ -54,7 +56,8 @@ void add_ordered_all_reduce(Operation& op, MPI_Datatype type, const Channel& cha
   op.communicate([=](Operation::Requests& requests) {
     plan->parts.resize(static_cast<std::size_t>(own) * static_cast<std::size_t>(size) * size_of(piece.dtype));
     APEX_CHECK_MPI(MPI_Ialltoallv(piece.data, plan->counts.data(), plan->starts.data(), type, plan->parts.data(),
-                                  plan->own_counts.data(), plan->own_starts.data(), type, comm, &requests.emplace_back()));
+                                  plan->own_counts.data(), plan->own_starts.data(), type, comm,
+                                  &requests.emplace_back()));
   });
   const int rank = channel.rank;
   op.communicate([=](Operation::Requests& requests) {
@@ -76,8 +79,8 @@ struct Fingerprint {
   char text[256];
 
   bool matches(const Fingerprint& o) const {
-    return sequence == o.sequence && count == o.count && root == o.root && dtype == o.dtype &&
-           label == o.label && std::strcmp(op, o.op) == 0 && std::strcmp(detail, o.detail) == 0;
+    return sequence == o.sequence && count == o.count && root == o.root && dtype == o.dtype && label == o.label &&
+           std::strcmp(op, o.op) == 0 && std::strcmp(detail, o.detail) == 0;
   }
 };
 
@@ -186,7 +189,8 @@ void add_all_gather(Operation& op, Runtime& rt, const Channel& channel, void* ou
   });
 }
 
-void add_reduce_scatter(Operation& op, Runtime& rt, const Channel& channel, Block out, const void* in, ReduceOp reduce) {
+void add_reduce_scatter(Operation& op, Runtime& rt, const Channel& channel, Block out, const void* in,
+                        ReduceOp reduce) {
   const MPI_Op mpi_op = rt.types.op(out.dtype, reduce, "reduce_scatter");
   const MPI_Datatype type = rt.types.type(out.dtype);
   const std::size_t element = size_of(out.dtype);
@@ -222,12 +226,10 @@ void add_reduce_scatter(Operation& op, Runtime& rt, const Channel& channel, Bloc
       }
     });
     if (ordered)
-      op.compute([=] {
-        reduce_in_order(out.dtype, reduce, at(out.data, out.dtype, begin), parts->data(), count, size);
-      });
+      op.compute(
+          [=] { reduce_in_order(out.dtype, reduce, at(out.data, out.dtype, begin), parts->data(), count, size); });
   });
-  if (reduce == ReduceOp::avg)
-    op.compute([=] { divide(out.dtype, out.data, out.count, size); });
+  if (reduce == ReduceOp::avg) op.compute([=] { divide(out.dtype, out.data, out.count, size); });
 }
 
 void add_barrier(Operation& op, const Channel& channel) {

@@ -41,9 +41,9 @@ struct Counters {
   Statistics read(Work::Clock::time_point at) const { return {collectives, bytes, busy.seconds(at), exposed_s}; }
 };
 
-/// A communicator of one group and purpose. Its collectives start in the order they were issued, each when the one before
-/// has posted all it has to post (MPI matches collectives by their order on the communicator); a few are in flight at
-/// once, the others queue here. All but the constants is guarded by the engine.
+/// A communicator of one group and purpose. Its collectives start in the order they were issued, each when the one
+/// before has posted all it has to post (MPI matches collectives by their order on the communicator); a few are in
+/// flight at once, the others queue here. All but the constants is guarded by the engine.
 class Channel {
  public:
   MPI_Comm comm = MPI_COMM_NULL;
@@ -99,7 +99,8 @@ class Engine {
   ~Engine();
 
   void submit(Channel& channel, const std::shared_ptr<Operation>& operation);
-  /// Waits, at most `seconds` (negative: as long as it takes). Counts the time as exposed. @throws what the operation met
+  /// Waits, at most `seconds` (negative: as long as it takes). Counts the time as exposed. @throws what the operation
+  /// met
   bool wait(Operation& operation, double seconds);
   bool test(Operation& operation);
   static void rethrow(Operation& operation);

@@ -30,13 +30,17 @@ std::optional<std::string> launcher_problem(int world_size, int expect_ranks, co
     for (const char* name : {"SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
       const int tasks = number(environment, name);
       if (tasks > 1)
-        return concat("the launcher started ", tasks, " tasks (", name, "), but MPI sees only this one: each would train "
-                      "alone; ", kAdvice);
+        return concat("the launcher started ", tasks, " tasks (", name,
+                      "), but MPI sees only this one: each would train "
+                      "alone; ",
+                      kAdvice);
     }
     const int rank = number(environment, "PMIX_RANK");
     if (rank > 0)
-      return concat("the launcher calls this task rank ", rank, " (PMIX_RANK), but MPI sees only one task: each would "
-                    "train alone; ", kAdvice);
+      return concat("the launcher calls this task rank ", rank,
+                    " (PMIX_RANK), but MPI sees only one task: each would "
+                    "train alone; ",
+                    kAdvice);
   }
   if (expect_ranks > 0 && world_size != expect_ranks)
     return concat(expect_ranks, " ranks were expected (--expect-ranks), but MPI started ", world_size, "; ", kAdvice);
@@ -48,8 +52,10 @@ std::optional<std::string> launcher_problem_before_mpi(const Environment& enviro
   if (tasks <= 1) return std::nullopt;
   for (const char* name : {"PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_SIZE"})
     if (environment(name) != nullptr) return std::nullopt;
-  return concat("Slurm started ", tasks, " tasks (SLURM_STEP_NUM_TASKS) without a way for them to find each other: each "
-                "would train alone; ", kAdvice);
+  return concat("Slurm started ", tasks,
+                " tasks (SLURM_STEP_NUM_TASKS) without a way for them to find each other: each "
+                "would train alone; ",
+                kAdvice);
 }
 
 }  // namespace apex::dist

@@ -103,7 +103,8 @@ void abort_job(int code) noexcept {
     detail::quiet_thread([code] {  // MPI_Abort can hang where another thread is stuck inside MPI
       std::this_thread::sleep_for(std::chrono::seconds(5));
       std::_Exit(code);
-    }).detach();
+    })
+        .detach();
   } catch (...) {
     ::alarm(5);  // no thread to be had: the default action ends the process too
   }

@@ -55,19 +55,27 @@ void narrow(float16* out, const float* in, int n) {
 
 struct Sum {
   template <class A>
-  static A combine(A a, A b) { return static_cast<A>(a + b); }
+  static A combine(A a, A b) {
+    return static_cast<A>(a + b);
+  }
 };
 struct Product {
   template <class A>
-  static A combine(A a, A b) { return static_cast<A>(a * b); }
+  static A combine(A a, A b) {
+    return static_cast<A>(a * b);
+  }
 };
 struct Min {
   template <class A>
-  static A combine(A a, A b) { return b < a ? b : a; }
+  static A combine(A a, A b) {
+    return b < a ? b : a;
+  }
 };
 struct Max {
   template <class A>
-  static A combine(A a, A b) { return a < b ? b : a; }
+  static A combine(A a, A b) {
+    return a < b ? b : a;
+  }
 };
 
 /// An MPI_User_function: inout[i] = in[i] op inout[i].
@@ -163,7 +171,7 @@ MPI_Op MpiTypes::op(DType dtype, ReduceOp op, const char* op_name) const {
 }
 
 void check_reduction(DType dtype, ReduceOp op, const char* op_name) {
-  const bool fits = is_floating(dtype)          ? true
+  const bool fits = is_floating(dtype)        ? true
                     : dtype == DType::boolean ? op == ReduceOp::min || op == ReduceOp::max
                                               : op != ReduceOp::avg;
   if (!fits)

@@ -208,8 +208,8 @@ ProcessGroup ProcessGroup::subgroup(std::span<const int> ranks, std::string labe
 
 ProcessGroup ProcessGroup::partition(int group_size, std::string label) const {
   if (group_size < 1 || size() % group_size != 0)
-    fail(Kind::argument, concat("partition: group size ", group_size, " does not divide the ", size(), " ranks of group ",
-                                group().label));
+    fail(Kind::argument, concat("partition: group size ", group_size, " does not divide the ", size(),
+                                " ranks of group ", group().label));
   const int part = rank() / group_size;
   if (label.empty()) label = concat(group().label, ".part", part);
   return make(part, rank(), std::move(label));
@@ -271,7 +271,8 @@ Work ProcessGroup::all_gather(const Tensor& out, const Tensor& in, Label label) 
   check_parts("all_gather", "out", out, "in", in, channel.size);
   const bool in_place =
       from.data == static_cast<std::byte*>(to.data) + static_cast<std::size_t>(channel.rank) * in.bytes();
-  if (!in_place && overlap(out, in)) fail(Kind::argument, "all_gather: in overlaps out, but is not this rank's part of it");
+  if (!in_place && overlap(out, in))
+    fail(Kind::argument, "all_gather: in overlaps out, but is not this rank's part of it");
   auto& rt = detail::runtime();
   auto operation = detail::make_operation(channel, "all_gather", "", from, -1, label);
   operation->storages = {out.storage(), in.storage()};
@@ -385,9 +386,7 @@ void ProcessGroup::together(const std::function<void()>& body, Label label) cons
   agree(ok, message, kind, label);
 }
 
-Statistics ProcessGroup::statistics() const {
-  return detail::runtime().engine().statistics(open_channel());
-}
+Statistics ProcessGroup::statistics() const { return detail::runtime().engine().statistics(open_channel()); }
 
 bool all_have_next(bool has_next, const ProcessGroup& group) {
   const ProcessGroup& all = group ? group : ProcessGroup::world();

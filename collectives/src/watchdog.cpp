@@ -16,7 +16,7 @@
 namespace apex::dist::detail {
 namespace {
 
-constexpr int kPrintState = 17;       // the only tag on the watchdog's communicator
+constexpr int kPrintState = 17;        // the only tag on the watchdog's communicator
 constexpr double kGraceSeconds = 1.0;  // for the peers' reports, before the job ends
 
 std::string seconds_text(double seconds) {
@@ -132,8 +132,9 @@ void Watchdog::run() {
   while (!stop_) {
     wake_.wait_for(lock, std::chrono::duration<double>(tick_s_));
     count_time();
-    const auto late = std::find_if(watched_.begin(), watched_.end(),
-                                   [&](const auto& entry) { return awake_ - entry.second.started > entry.second.limit; });
+    const auto late = std::find_if(watched_.begin(), watched_.end(), [&](const auto& entry) {
+      return awake_ - entry.second.started > entry.second.limit;
+    });
     if (late != watched_.end()) {
       const Watched copy = late->second;
       lock.unlock();
@@ -154,8 +155,9 @@ void Watchdog::fire(const Watched& late) {
                              : late.record + kRecords >= recorded_
                                  ? to_string(records_[late.record % kRecords].description)
                                  : "a collective older than the last 64";
-    text = concat("apex: rank ", rank_.load(), " (", host_, "): gave up after ", seconds_text(awake_ - late.started), ": ", what,
-                  collective ? " was not completed by the other ranks" : "", "; the job ends with code 7\n", report());
+    text = concat("apex: rank ", rank_.load(), " (", host_, "): gave up after ", seconds_text(awake_ - late.started),
+                  ": ", what, collective ? " was not completed by the other ranks" : "", "; the job ends with code 7\n",
+                  report());
   }
   print_block(text);
   ask_peers();

@@ -23,9 +23,9 @@ namespace apex::dist::detail {
 
 /// One collective as reports name it.
 struct Description {
-  const char* op = "";      ///< "all_reduce"
-  const char* detail = "";  ///< the reduction
-  std::string channel{};      ///< "world/ddp"
+  const char* op = "";         ///< "all_reduce"
+  const char* detail = "";     ///< the reduction
+  std::string channel{};       ///< "world/ddp"
   std::uint64_t sequence = 0;  ///< number of the collective in its channel
   DType dtype = DType::u8;
   std::int64_t count = 0;
@@ -37,8 +37,8 @@ struct Description {
 /// `all_reduce sum #17 on world/user "layer4.bn1", f32 x 1023 (train.cpp:88)`
 std::string to_string(const Description& description);
 
-/// A thread that ends the job when a wait passes its limit, and the memory of what went before. The limit counts time in
-/// which this process ran: a job that was suspended and continued is not late.
+/// A thread that ends the job when a wait passes its limit, and the memory of what went before. The limit counts time
+/// in which this process ran: a job that was suspended and continued is not late.
 class Watchdog {
  public:
   using Id = std::uint64_t;  // 0: nothing is watched
@@ -46,8 +46,8 @@ class Watchdog {
   Watchdog(double timeout_s, std::string host);
   ~Watchdog();
 
-  /// From now on peers are told to print their state before the job ends. `comm` is used by the watchdog alone, and only
-  /// under `progress`, the mutex of all that moves collectives forward: any MPI call may do that.
+  /// From now on peers are told to print their state before the job ends. `comm` is used by the watchdog alone, and
+  /// only under `progress`, the mutex of all that moves collectives forward: any MPI call may do that.
   void connect(MPI_Comm comm, int rank, int size, std::mutex& progress);
   /// Stops using MPI; after it returns communicator and mutex may go.
   void disconnect();

@@ -93,9 +93,9 @@ TEST(AllReduce, EveryDTypeOpAndSize) {
         const Values got = to_values(t);
         std::size_t wrong = 0;
         for (std::int64_t i = 0; i < count; ++i)
-          wrong += std::abs(got[static_cast<std::size_t>(i)] -
-                            expected(op, dtype, world.size(), [&](int r) { return value(dtype, r, i); })) >
-                   tolerance(op, dtype);
+          wrong += std::abs(got[static_cast<std::size_t>(i)] - expected(op, dtype, world.size(), [&](int r) {
+                              return value(dtype, r, i);
+                            })) > tolerance(op, dtype);
         EXPECT_EQ(wrong, 0u) << name_of(dtype) << ' ' << to_string(op) << " x " << count;
       }
     }
@@ -194,7 +194,8 @@ TEST(HostValues, BlockingForms) {
   EXPECT_EQ(world.broadcast(std::string(r == 0 ? 0 : 5, 'x'), 0), "");
   const auto all = world.all_gather(std::string(static_cast<std::size_t>(r), 'a'));
   ASSERT_EQ(all.size(), static_cast<std::size_t>(p));
-  for (int q = 0; q < p; ++q) EXPECT_EQ(all[static_cast<std::size_t>(q)], std::string(static_cast<std::size_t>(q), 'a'));
+  for (int q = 0; q < p; ++q)
+    EXPECT_EQ(all[static_cast<std::size_t>(q)], std::string(static_cast<std::size_t>(q), 'a'));
   EXPECT_EQ(world.all_gather("").size(), static_cast<std::size_t>(p));
   world.barrier();
 }
@@ -325,7 +326,9 @@ TEST(Work, WaitingBurnsNoCore) {
 TEST(Determinism, SumsRunInRankOrder) {
   if (!mode_is("deterministic")) GTEST_SKIP() << "only in a deterministic Session";
   const auto world = ProcessGroup::world();
-  const auto draw = [](int rank, std::int64_t i) { return std::sin(double(i) * 1.7 + rank) * std::pow(10.0, (i + rank) % 4); };
+  const auto draw = [](int rank, std::int64_t i) {
+    return std::sin(double(i) * 1.7 + rank) * std::pow(10.0, (i + rank) % 4);
+  };
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
     for (const std::int64_t count : {1, 5, 33, 1023}) {
       const auto stored = [&](int rank) { return make(dtype, count, [&](auto i) { return draw(rank, i); }); };
@@ -347,7 +350,8 @@ TEST(Determinism, SumsRunInRankOrder) {
       const Tensor wide = empty({count * world.size()}, dtype), part = empty({count}, dtype);
       const Tensor own = stored(world.rank());
       for (int r = 0; r < world.size(); ++r)
-        std::memcpy(static_cast<std::byte*>(wide.raw_data()) + static_cast<std::size_t>(r) * own.bytes(), own.raw_data(), own.bytes());
+        std::memcpy(static_cast<std::byte*>(wide.raw_data()) + static_cast<std::size_t>(r) * own.bytes(),
+                    own.raw_data(), own.bytes());
       world.reduce_scatter(part, wide, ReduceOp::sum).wait();
       EXPECT_EQ(to_values(part), sum) << name_of(dtype) << " x " << count;
     }
@@ -374,14 +378,19 @@ TEST(BadArguments, ThrowBeforeAnythingIsSent) {
   };
   refused([&] { (void)world.all_reduce(Tensor()); }, "undefined");
   refused([&] { (void)world.all_reduce(transposed); }, "not dense");
-  refused([&] { (void)world.all_reduce(make(DType::i32, 2, [](auto) { return 1; }), ReduceOp::avg); }, "avg is not defined for i32");
+  refused([&] { (void)world.all_reduce(make(DType::i32, 2, [](auto) { return 1; }), ReduceOp::avg); },
+          "avg is not defined for i32");
   refused([&] { (void)world.all_reduce(make(DType::boolean, 2, [](auto) { return 1; }), ReduceOp::sum); }, "use min");
   refused([&] { (void)world.broadcast(transposed, 0); }, "not dense");
   refused([&] { (void)world.broadcast(flat, p); }, "root");
   refused([&] { (void)world.broadcast(flat, -1); }, "root");
   refused([&] { (void)world.broadcast(std::string(), p); }, "root");
   refused([&] { (void)world.all_gather(large, Tensor()); }, "undefined");
-  refused([&] { (void)world.all_gather(flat, views::transpose(views::reshape(flat, {2, 3}), 0, 1)); }, "not contiguous");
+  refused(
+      [&] {
+        (void)world.all_gather(flat, views::transpose(views::reshape(flat, {2, 3}), 0, 1));
+      },
+      "not contiguous");
   refused([&] { (void)world.all_gather(empty({6 * p + 1}), flat); }, "elements");
   refused([&] { (void)world.all_gather(empty({6 * p}, DType::f64), flat); }, "f64");
   refused([&] { (void)world.reduce_scatter(flat, empty({6 * p + 1})); }, "elements");
@@ -389,8 +398,12 @@ TEST(BadArguments, ThrowBeforeAnythingIsSent) {
   refused([&] { (void)world.reduce_scatter(views::narrow(large, 0, 0, 6), large); }, "overlap");
   if (p > 1)
     refused([&] { (void)world.all_gather(large, views::narrow(large, 0, (world.rank() + 1) % p * 6, 6)); }, "overlaps");
-  refused([&] { (void)world.reduce_scatter(make(DType::i64, 1, [](auto) { return 1; }),
-                                           make(DType::i64, p, [](auto) { return 1; }), ReduceOp::avg); }, "avg");
+  refused(
+      [&] {
+        (void)world.reduce_scatter(make(DType::i64, 1, [](auto) { return 1; }),
+                                   make(DType::i64, p, [](auto) { return 1; }), ReduceOp::avg);
+      },
+      "avg");
   world.barrier();  // nothing was left behind
 }
 
@@ -409,8 +422,8 @@ TEST(Debug, DifferentCollectivesAreReportedOnAllRanks) {
     said = e.what();
     EXPECT_EQ(e.kind(), Kind::communication);
   }
-  for (const char* words : {"all_reduce sum", "the others", "broadcast", "the odd one", "f32 x 4", "rank 1 wants",
-                            "collective_test.cpp"})
+  for (const char* words :
+       {"all_reduce sum", "the others", "broadcast", "the odd one", "f32 x 4", "rank 1 wants", "collective_test.cpp"})
     EXPECT_NE(said.find(words), std::string::npos) << words << " in: " << said;
   for (const std::int64_t count : {3, 4})  // another size, and then all is well again
     try {

@@ -76,7 +76,8 @@ class Job {
   Subprocess process_;
 };
 
-#define EXPECT_SAYS(job, words) EXPECT_TRUE((job).says(words)) << "should say: " << words << "\nbut said:\n" << (job).output()
+#define EXPECT_SAYS(job, words) \
+  EXPECT_TRUE((job).says(words)) << "should say: " << words << "\nbut said:\n" << (job).output()
 
 void expect_watchdog(Job& job, double limit, const std::string& what) {
   ASSERT_TRUE(job.finish(limit + 10)) << job.output();

@@ -68,7 +68,13 @@ TEST(Groups, Subgroup) {
   thrown([&] { (void)world.subgroup(std::vector<int>{}); }, Kind::argument);
   thrown([&] { (void)world.subgroup(std::vector<int>{0, last + 1}); }, Kind::argument);
   thrown([&] { (void)world.subgroup(std::vector<int>{-1}); }, Kind::argument);
-  EXPECT_NE(thrown([&] { (void)world.subgroup(std::vector<int>{0, 0}); }, Kind::argument).find("twice"), std::string::npos);
+  EXPECT_NE(thrown(
+                [&] {
+                  (void)world.subgroup(std::vector<int>{0, 0});
+                },
+                Kind::argument)
+                .find("twice"),
+            std::string::npos);
 }
 
 TEST(Groups, Partition) {
@@ -139,7 +145,8 @@ TEST(Agree, ThrowsTheLowestFailingRanksMessageEverywhere) {
   world.agree(true, "not looked at");
   for (int bad = 0; bad < world.size(); ++bad) {
     const bool ok = world.rank() < bad;
-    const std::string said = thrown([&] { world.agree(ok, concat("no file on ", world.rank()), Kind::data); }, Kind::data);
+    const std::string said =
+        thrown([&] { world.agree(ok, concat("no file on ", world.rank()), Kind::data); }, Kind::data);
     const std::string want = concat("no file on ", bad);
     EXPECT_EQ(said, world.size() == 1 ? want : concat("rank ", bad, ": ", want));
   }
@@ -162,12 +169,33 @@ TEST(Agree, TogetherCarriesAnyError) {
   int runs = 0;
   world.together([&] { ++runs; });
   EXPECT_EQ(runs, 1);
-  EXPECT_NE(thrown([&] { world.together([&] { if (world.rank() == last) fail(Kind::damaged, "bad hash"); }); }, Kind::damaged)
-                .find("bad hash"), std::string::npos);
-  EXPECT_NE(thrown([&] { world.together([&] { if (world.rank() == last) throw std::bad_alloc(); }); }, Kind::exhausted)
-                .find("memory"), std::string::npos);
-  EXPECT_NE(thrown([&] { world.together([&] { if (world.rank() == last) throw std::logic_error("odd"); }); }, Kind::state)
-                .find("odd"), std::string::npos);
+  EXPECT_NE(thrown(
+                [&] {
+                  world.together([&] {
+                    if (world.rank() == last) fail(Kind::damaged, "bad hash");
+                  });
+                },
+                Kind::damaged)
+                .find("bad hash"),
+            std::string::npos);
+  EXPECT_NE(thrown(
+                [&] {
+                  world.together([&] {
+                    if (world.rank() == last) throw std::bad_alloc();
+                  });
+                },
+                Kind::exhausted)
+                .find("memory"),
+            std::string::npos);
+  EXPECT_NE(thrown(
+                [&] {
+                  world.together([&] {
+                    if (world.rank() == last) throw std::logic_error("odd");
+                  });
+                },
+                Kind::state)
+                .find("odd"),
+            std::string::npos);
 }
 
 TEST(AllHaveNext, UnevenShardsEndTogether) {

@@ -34,7 +34,9 @@ TEST(DdpOptions, ContradictionsAreRefused) {
   EXPECT_HAS(refused({.delay_allreduce = true, .num_allreduce_streams = 2}), "streams");
   EXPECT_HAS(refused({.shared_param = false}), "shared_param");
   EXPECT_HAS(refused({.allreduce_communicators = Options::Communicators{{world}, {nullptr}}}), "> 1");
-  EXPECT_HAS(refused({.num_allreduce_streams = 2, .allreduce_communicators = Options::Communicators{{world, world}, {nullptr}}}), "streams");
+  EXPECT_HAS(refused({.num_allreduce_streams = 2,
+                      .allreduce_communicators = Options::Communicators{{world, world}, {nullptr}}}),
+             "streams");
   EXPECT_HAS(refused({.gradient_predivide_factor = 0}), "predivide");
   EXPECT_HAS(refused({.gradient_predivide_factor = -1}), "predivide");
   EXPECT_HAS(refused({.gradient_predivide_factor = std::nan("")}), "predivide");
@@ -47,8 +49,10 @@ TEST(DdpOptions, ContradictionsAreRefused) {
   EXPECT_HAS(refused({.allreduce_trigger_params = {full({1}, 1.0)}}), "not a parameter");
   EXPECT_HAS(thrown([&] { DistributedDataParallel ddp(nullptr); }, Kind::argument), "null");
   const auto twin = world.dup("twin");  // the wanted combination works
-  DistributedDataParallel ddp(module, {}, {.message_size = 1, .num_allreduce_streams = 2,
-                                           .allreduce_communicators = Options::Communicators{{world, twin}, {nullptr, nullptr}}});
+  DistributedDataParallel ddp(module, {},
+                              {.message_size = 1,
+                               .num_allreduce_streams = 2,
+                               .allreduce_communicators = Options::Communicators{{world, twin}, {nullptr, nullptr}}});
   for (int i = 0; i < 2; ++i) {
     ddp.zero_grad();
     step(ddp, {{module->tensors[0], double(rank())}});
@@ -82,7 +86,8 @@ TEST(DdpConstruction, EveryRankGetsRankZerosValues) {
 TEST(DdpConstruction, DifferentModelsAreNamedOnAllRanks) {
   if (ranks() == 1) GTEST_SKIP();
   const int odd = ranks() - 1;
-  const auto name_in = [&](const std::vector<test::Toy::Parameter>& common, const std::vector<test::Toy::Parameter>& other) {
+  const auto name_in = [&](const std::vector<test::Toy::Parameter>& common,
+                           const std::vector<test::Toy::Parameter>& other) {
     const auto module = toy(rank() == odd ? other : common);
     return thrown([&] { DistributedDataParallel ddp(module); }, Kind::argument);
   };
@@ -121,7 +126,8 @@ TEST(DdpPlan, RankZerosOrderWins) {
     EXPECT_EQ(ddp.bucket_plan().encode(), (Code{4, 1, 1, 1, 1, 2, 0, 3, 1}));
     if (iteration > 0) {
       ASSERT_EQ(ddp.last_timings().size(), 4u);
-      for (int b = 0; b < 4; ++b) EXPECT_EQ(ddp.last_timings()[static_cast<std::size_t>(b)].bucket, b) << "launched in the plan's order";
+      for (int b = 0; b < 4; ++b)
+        EXPECT_EQ(ddp.last_timings()[static_cast<std::size_t>(b)].bucket, b) << "launched in the plan's order";
     }
     for (std::size_t i = 0; i < 4; ++i)
       EXPECT_TRUE(gradient_is(m->tensors[i], double(i + 1) * (ranks() + 1) / 2, 1e-6)) << iteration << ' ' << i;
@@ -278,7 +284,9 @@ TEST(DdpAccumulation, NoSync) {
 TEST(DdpAccumulation, TheFlagIsTakenAtForward) {
   const auto m = toy({{"p", 1, DType::f64}});
   DistributedDataParallel ddp(m);
-  const auto forward = [&](double g) { return ddp.run([&] { return std::vector<Tensor>{test::loss_of({{m->tensors[0], g}})}; }).front(); };
+  const auto forward = [&](double g) {
+    return ddp.run([&] { return std::vector<Tensor>{test::loss_of({{m->tensors[0], g}})}; }).front();
+  };
   backward(forward(1));
   ddp.zero_grad();
   Tensor inside;
@@ -402,7 +410,8 @@ TEST(DdpBuffers, EachForward) {
 // PAR-15.16, the half about retained buffers
 TEST(DdpRetain, GradientsAreViewsOfTheBuffers) {
   const auto m = toy({{"a", 3}, {"b", 4}, {"h", 2, DType::f16}});
-  DistributedDataParallel ddp(m, {}, {.message_size = 1, .retain_allreduce_buffers = true, .allreduce_always_fp32 = true});
+  DistributedDataParallel ddp(m, {},
+                              {.message_size = 1, .retain_allreduce_buffers = true, .allreduce_always_fp32 = true});
   const std::vector<Fed> fed{{m->tensors[2], double(rank())}, {m->tensors[1], 1}, {m->tensors[0], 2}};
   for (int i = 0; i < 3; ++i) {
     ddp.zero_grad();

@@ -101,7 +101,8 @@ TEST(Ddp, Race) {
   check("message size 1", [](const Net&) { return Options{.message_size = 1}; });
   check("delayed", [](const Net&) { return Options{.delay_allreduce = true}; });
   check("trigger", [](const Net& n) { return Options{.allreduce_trigger_params = {n.b}}; });
-  check("trigger, three streams", [](const Net& n) { return Options{.allreduce_trigger_params = {n.b}, .num_allreduce_streams = 3}; });
+  check("trigger, three streams",
+        [](const Net& n) { return Options{.allreduce_trigger_params = {n.b}, .num_allreduce_streams = 3}; });
   check("predivide", [](const Net&) { return Options{.gradient_predivide_factor = 8}; });
 }
 
@@ -110,13 +111,15 @@ TEST(Ddp, EveryFloatingDTypeInEveryMode) {
   const std::vector<DType> dtypes{DType::f16, DType::bf16, DType::f32, DType::f64};
   for (const auto& [name, options] : every_mode()) {
     std::vector<Toy::Parameter> list;
-    for (int i = 0; i < 12; ++i) list.push_back({concat('p', i), 1 + i % 3 * 5, dtypes[static_cast<std::size_t>(i) % 4]});
+    for (int i = 0; i < 12; ++i)
+      list.push_back({concat('p', i), 1 + i % 3 * 5, dtypes[static_cast<std::size_t>(i) % 4]});
     const auto module = toy(list);
     DistributedDataParallel ddp(module, {}, options);
     for (int iteration = 0; iteration < 3; ++iteration) {
       ddp.zero_grad();
       std::vector<Fed> fed;
-      for (int i = 12; i-- > 0;) fed.push_back({module->tensors[static_cast<std::size_t>(i)], (2.0 * rank() + 1) * (i % 5 + 1)});
+      for (int i = 12; i-- > 0;)
+        fed.push_back({module->tensors[static_cast<std::size_t>(i)], (2.0 * rank() + 1) * (i % 5 + 1)});
       step(ddp, fed);
       for (int i = 0; i < 12; ++i) {
         const double want = mean_of_odd() * (i % 5 + 1);
@@ -142,13 +145,18 @@ TEST(Ddp, ChannelsLastParametersAndOddGradientLayouts) {
   DistributedDataParallel ddp(module);
   for (int i = 0; i < 3; ++i) {
     // Rank 0's gradient arrives row-major, the others' channels-last.
-    const Tensor g = empty({2, 3, 2, 2}, DType::f64, kCpu, rank() == 0 ? MemoryFormat::contiguous : MemoryFormat::channels_last);
+    const Tensor g =
+        empty({2, 3, 2, 2}, DType::f64, kCpu, rank() == 0 ? MemoryFormat::contiguous : MemoryFormat::channels_last);
     test::assign(g, [](std::int64_t e) { return double(e * (rank() + 1)); });
     if (i == 0) set_grad(module->w, g);  // and an existing one may lie either way
     const Tensor out = ddp.run([&] {
-      return std::vector<Tensor>{record(zeros({1}, DType::f64), {.name = "feed", .inputs = {module->w},
-                                                                 .backward = [g](const Tensor&) -> Gradients { return {clone(g)}; }})};
-    }).front();
+                            return std::vector<Tensor>{record(
+                                zeros({1}, DType::f64),
+                                {.name = "feed", .inputs = {module->w}, .backward = [g](const Tensor&) -> Gradients {
+                                   return {clone(g)};
+                                 }})};
+                          })
+                           .front();
     backward(out);
     const auto got = test::to_f64(grad(module->w));
     for (std::size_t e = 0; e < got.size(); ++e)
@@ -179,7 +187,9 @@ TEST(Ddp, RanksAndRepeatsAgreeBitByBit) {
     std::string bytes;
     for (int s = 0; s < 5; ++s) {
       ddp.zero_grad();
-      step(ddp, {{m->tensors[2], std::sin(s + 3.0 * rank())}, {m->tensors[1], 1e4 * std::cos(s + rank())}, {m->tensors[0], 0.1 * (rank() + s)}});
+      step(ddp, {{m->tensors[2], std::sin(s + 3.0 * rank())},
+                 {m->tensors[1], 1e4 * std::cos(s + rank())},
+                 {m->tensors[0], 0.1 * (rank() + s)}});
       for (const Tensor& p : m->tensors) {
         const Tensor g = grad(p);
         add_(p.detach(), g, -0.1);

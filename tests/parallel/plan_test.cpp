@@ -58,7 +58,8 @@ TEST(Flatten, LogicalOrderWhateverTheStrides) {
 }
 
 TEST(Flatten, EmptyTensorsAndEveryDType) {
-  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8, DType::boolean}) {
+  for (const DType dtype :
+       {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8, DType::boolean}) {
     const std::vector<Tensor> list{empty({0, 3}, dtype), empty({2}, dtype), empty({0}, dtype)};
     test::assign(list[1], [](std::int64_t) { return 1.0; });
     const Tensor flat = flatten(list);
@@ -75,12 +76,14 @@ TEST(Flatten, BadArguments) {
   EXPECT_THROW((void)flatten(std::vector<Tensor>{Tensor()}), Error);
   EXPECT_THROW((void)unflatten(Tensor(), list), Error);
   EXPECT_THROW((void)unflatten(from_values<float>({1, 2}, {1, 2}), list), Error) << "two dimensions";
-  EXPECT_THROW((void)unflatten(views::as_strided(from_values<float>({4}, {1, 2, 3, 4}), {2}, {2}, 0), list), Error) << "gaps";
+  EXPECT_THROW((void)unflatten(views::as_strided(from_values<float>({4}, {1, 2, 3, 4}), {2}, {2}, 0), list), Error)
+      << "gaps";
 }
 
 // PAR-15.2
 TEST(BucketPlan, OneOpenBucketPerDType) {
-  const auto plan = plan_of({.message_size = 8}, {{3, DType::f16, 3}, {2, DType::f32, 9}, {1, DType::f16, 2}, {0, DType::f32, 1}});
+  const auto plan =
+      plan_of({.message_size = 8}, {{3, DType::f16, 3}, {2, DType::f32, 9}, {1, DType::f16, 2}, {0, DType::f32, 1}});
   EXPECT_EQ(plan.buckets, (Plan{{2}, {3, 1}, {0}}));
   EXPECT_EQ(plan.encode(), (Code{3, 1, 2, 1, 2, 3, 1, 0}));
   EXPECT_EQ(BucketPlan::decode(plan.encode()), plan);
@@ -89,23 +92,27 @@ TEST(BucketPlan, OneOpenBucketPerDType) {
 // PAR-15.3, with A..D numbered 0..3
 TEST(BucketPlan, Closing) {
   const auto arrivals = [](bool trigger) {
-    return std::vector<Arrival>{{3, DType::f32, 3}, {2, DType::f32, 5}, {1, DType::f32, 6, trigger}, {0, DType::f32, 4}};
+    return std::vector<Arrival>{
+        {3, DType::f32, 3}, {2, DType::f32, 5}, {1, DType::f32, 6, trigger}, {0, DType::f32, 4}};
   };
   EXPECT_EQ(plan_of({.message_size = 8}, arrivals(false)).buckets, (Plan{{3, 2}, {1, 0}}));
   EXPECT_EQ(plan_of({.message_size = 9}, arrivals(false)).buckets, (Plan{{3, 2, 1}, {0}}));
   EXPECT_EQ(plan_of({.message_size = 1}, arrivals(false)).buckets, (Plan{{3}, {2}, {1}, {0}}));
   for (const std::int64_t size : {1, 8, 9, 1000})
-    EXPECT_EQ(plan_of({.message_size = size, .triggers = true}, arrivals(true)).buckets, (Plan{{3, 2, 1}, {0}})) << size;
+    EXPECT_EQ(plan_of({.message_size = size, .triggers = true}, arrivals(true)).buckets, (Plan{{3, 2, 1}, {0}}))
+        << size;
 }
 
 TEST(BucketPlan, ATriggerClosesItsDTypeOnly) {
-  EXPECT_EQ(plan_of({.triggers = true}, {{0, DType::f16, 1}, {1, DType::f32, 1}, {2, DType::f32, 1, true}, {3, DType::f16, 1}}).buckets,
+  EXPECT_EQ(plan_of({.triggers = true},
+                    {{0, DType::f16, 1}, {1, DType::f32, 1}, {2, DType::f32, 1, true}, {3, DType::f16, 1}})
+                .buckets,
             (Plan{{1, 2}, {0, 3}}));
 }
 
 TEST(BucketPlan, CapsAreUpperBounds) {
-  const std::vector<Arrival> arrivals{{0, DType::f32, 10}, {1, DType::f32, 10}, {2, DType::f32, 60}, {3, DType::f32, 20},
-                                      {4, DType::f32, 300}, {5, DType::f32, 10}};
+  const std::vector<Arrival> arrivals{{0, DType::f32, 10}, {1, DType::f32, 10},  {2, DType::f32, 60},
+                                      {3, DType::f32, 20}, {4, DType::f32, 300}, {5, DType::f32, 10}};
   // First bucket 80 bytes, then 400.
   EXPECT_EQ(plan_of({.cap_bytes = 400, .first_cap_bytes = 80}, arrivals).buckets, (Plan{{0, 1}, {2, 3}, {4}, {5}}));
   EXPECT_EQ(plan_of({.cap_bytes = 400}, arrivals).buckets, (Plan{{0, 1, 2, 3}, {4}, {5}}));
@@ -120,7 +127,8 @@ TEST(BucketPlan, LeftoversInDTypeOrder) {
 }
 
 TEST(BucketPlan, DamagedCodesAreRefused) {
-  for (const Code& code : {Code{}, Code{-1}, Code{1}, Code{1, 2, 0}, Code{1, 1, 0, 0}, Code{1, 0}, Code{2, 1, 0}, Code{1, 1, -3}, Code{5, 1, 1}})
+  for (const Code& code : {Code{}, Code{-1}, Code{1}, Code{1, 2, 0}, Code{1, 1, 0, 0}, Code{1, 0}, Code{2, 1, 0},
+                           Code{1, 1, -3}, Code{5, 1, 1}})
     EXPECT_THROW((void)BucketPlan::decode(code), Error);
 }
 

@@ -42,12 +42,12 @@ inline std::shared_ptr<Toy> toy(const std::vector<Toy::Parameter>& parameters, d
 
 /// An output (f64, one element) whose backward hands `gradient` to the parameter, after a pause.
 inline Tensor feed(const Tensor& parameter, double gradient, std::chrono::milliseconds pause = {}) {
-  return record(zeros({1}, DType::f64), {.name = "feed",
-                                         .inputs = {parameter},
-                                         .backward = [parameter, gradient, pause](const Tensor&) -> Gradients {
-                                           if (pause.count() > 0) std::this_thread::sleep_for(pause);
-                                           return {full(parameter.sizes(), gradient, parameter.dtype())};
-                                         }});
+  return record(
+      zeros({1}, DType::f64),
+      {.name = "feed", .inputs = {parameter}, .backward = [parameter, gradient, pause](const Tensor&) -> Gradients {
+         if (pause.count() > 0) std::this_thread::sleep_for(pause);
+         return {full(parameter.sizes(), gradient, parameter.dtype())};
+       }});
 }
 
 /// A parameter and the gradient it gets.
@@ -63,7 +63,8 @@ inline Tensor loss_of(const std::vector<Fed>& fed, std::chrono::milliseconds pau
 }
 
 /// Forward through DDP and backward.
-inline void step(parallel::DistributedDataParallel& ddp, const std::vector<Fed>& fed, std::chrono::milliseconds pause = {}) {
+inline void step(parallel::DistributedDataParallel& ddp, const std::vector<Fed>& fed,
+                 std::chrono::milliseconds pause = {}) {
   backward(ddp.run([&] { return std::vector<Tensor>{loss_of(fed, pause)}; }).front());
 }
 

@@ -27,8 +27,8 @@ class FailuresOfOtherRanks : public ::testing::EmptyTestEventListener {
   }
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    std::fprintf(stderr, "[rank %d] %s: %s:%d: %s\n", rank_, name_.c_str(), result.file_name() ? result.file_name() : "?",
-                 result.line_number(), result.message());
+    std::fprintf(stderr, "[rank %d] %s: %s:%d: %s\n", rank_, name_.c_str(),
+                 result.file_name() ? result.file_name() : "?", result.line_number(), result.message());
   }
 
   int rank_;
@@ -43,12 +43,18 @@ apex::dist::SessionOptions session_options() {
     const auto equals = word.find('=');
     const double value = equals == std::string::npos ? 0 : std::stod(word.substr(equals + 1));
     const std::string name = word.substr(0, equals);
-    if (name == "deterministic") options.deterministic = true;
-    else if (name == "debug") options.debug = true;
-    else if (name == "funneled") options.thread_level = MPI_THREAD_FUNNELED;
-    else if (name == "max_count") options.max_count = static_cast<std::int64_t>(value);
-    else if (name == "timeout") options.timeout_s = value;
-    else apex::fail(apex::Kind::argument, apex::concat("APEX_TEST_SESSION: unknown word '", word, "'"));
+    if (name == "deterministic")
+      options.deterministic = true;
+    else if (name == "debug")
+      options.debug = true;
+    else if (name == "funneled")
+      options.thread_level = MPI_THREAD_FUNNELED;
+    else if (name == "max_count")
+      options.max_count = static_cast<std::int64_t>(value);
+    else if (name == "timeout")
+      options.timeout_s = value;
+    else
+      apex::fail(apex::Kind::argument, apex::concat("APEX_TEST_SESSION: unknown word '", word, "'"));
   }
   return options;
 }

@@ -90,7 +90,8 @@ class Subprocess {
  private:
   void drain() {
     char buffer[4096];
-    for (ssize_t n = 0; (n = ::read(out_, buffer, sizeof buffer)) > 0;) output_.append(buffer, static_cast<std::size_t>(n));
+    for (ssize_t n = 0; (n = ::read(out_, buffer, sizeof buffer)) > 0;)
+      output_.append(buffer, static_cast<std::size_t>(n));
   }
 
   pid_t pid_ = -1;

@@ -43,12 +43,16 @@ void BucketRecorder::close(Open& open) {
 void BucketRecorder::add(std::int32_t index, DType dtype, std::int64_t numel, bool trigger) {
   Open& open = open_[dtype];
   const auto element = static_cast<std::int64_t>(size_of(dtype));
-  const auto cap = [&] { return open.closed == 0 && rule_.first_cap_bytes > 0 ? rule_.first_cap_bytes : rule_.cap_bytes; };
+  const auto cap = [&] {
+    return open.closed == 0 && rule_.first_cap_bytes > 0 ? rule_.first_cap_bytes : rule_.cap_bytes;
+  };
   const bool capped = rule_.cap_bytes > 0 && !rule_.triggers;
   if (capped && !open.entries.empty() && (open.numel + numel) * element > cap()) close(open);
   open.entries.push_back(index);
   open.numel += numel;
-  const bool full = rule_.triggers ? trigger : capped ? open.numel * element >= cap() : open.numel >= rule_.message_size;
+  const bool full = rule_.triggers ? trigger
+                    : capped       ? open.numel * element >= cap()
+                                   : open.numel >= rule_.message_size;
   if (full) close(open);
 }
 

@@ -13,12 +13,12 @@ void check_options(const DistributedDataParallelOptions& o) {
   const auto refuse = [](const std::string& why) { fail(Kind::argument, "DistributedDataParallel: " + why); };
   const DistributedDataParallelOptions standard;
   if (o.shared_param) refuse("shared_param is withdrawn; shared parameters work without it");
-  if (o.gradient_average_split_factor)
-    refuse("gradient_average_split_factor is now called gradient_predivide_factor");
+  if (o.gradient_average_split_factor) refuse("gradient_average_split_factor is now called gradient_predivide_factor");
   if (!(o.gradient_predivide_factor > 0) || !std::isfinite(o.gradient_predivide_factor))
     refuse(concat("gradient_predivide_factor ", o.gradient_predivide_factor, " is not a positive number"));
   if (o.message_size < 1) refuse(concat("message_size ", o.message_size, " is not positive"));
-  if (o.num_allreduce_streams < 1) refuse(concat("num_allreduce_streams ", o.num_allreduce_streams, " is not positive"));
+  if (o.num_allreduce_streams < 1)
+    refuse(concat("num_allreduce_streams ", o.num_allreduce_streams, " is not positive"));
   if (o.bucket_cap_mb) {
     if (!(*o.bucket_cap_mb > 0) || !std::isfinite(*o.bucket_cap_mb))
       refuse(concat("bucket_cap_mb ", *o.bucket_cap_mb, " is not a positive number"));
@@ -43,7 +43,8 @@ BucketRule bucket_rule(const DistributedDataParallelOptions& o) {
   BucketRule rule{.message_size = o.message_size, .triggers = !o.allreduce_trigger_params.empty()};
   if (o.bucket_cap_mb) {
     rule.cap_bytes = std::max<std::int64_t>(1, std::llround(*o.bucket_cap_mb * 1048576.0));
-    rule.first_cap_bytes = std::min(rule.cap_bytes, std::max<std::int64_t>(1, std::llround(o.first_bucket_kb * 1024.0)));
+    rule.first_cap_bytes =
+        std::min(rule.cap_bytes, std::max<std::int64_t>(1, std::llround(o.first_bucket_kb * 1024.0)));
   }
   return rule;
 }
@@ -58,7 +59,8 @@ void check_same_parameters(const std::vector<nn::NamedTensor>& parameters, const
   std::istringstream here(own.str()), there(theirs);
   std::string difference;
   for (std::string a, b; difference.empty();) {
-    const bool more_here = static_cast<bool>(std::getline(here, a)), more_there = static_cast<bool>(std::getline(there, b));
+    const bool more_here = static_cast<bool>(std::getline(here, a)),
+               more_there = static_cast<bool>(std::getline(there, b));
     if (!more_here && !more_there) break;
     if (!more_here) a = "no further parameter";
     if (!more_there) b = "no further parameter";
@@ -67,7 +69,8 @@ void check_same_parameters(const std::vector<nn::NamedTensor>& parameters, const
   group.agree(difference.empty(), concat("DistributedDataParallel: ", difference));
 }
 
-std::vector<dist::ProcessGroup> bucket_groups(const dist::ProcessGroup& group, const DistributedDataParallelOptions& o) {
+std::vector<dist::ProcessGroup> bucket_groups(const dist::ProcessGroup& group,
+                                              const DistributedDataParallelOptions& o) {
   std::vector<dist::ProcessGroup> groups;
   if (o.allreduce_communicators) {
     for (const auto& g : o.allreduce_communicators->groups) groups.push_back(g.channel(dist::Purpose::ddp));

@@ -107,8 +107,10 @@ struct DistributedDataParallel::Impl {
       if (!requires_grad(p)) continue;
       const std::size_t i = active.size();
       const auto& triggers = options.allreduce_trigger_params;
-      const bool trigger = std::any_of(triggers.begin(), triggers.end(), [&p = p](const Tensor& t) { return t.is_same(p); });
-      active.push_back({p, name, p.dtype(), p.numel(), trigger, add_post_accumulate_hook(p, [this, i](const Tensor&) { on_gradient(i); })});
+      const bool trigger =
+          std::any_of(triggers.begin(), triggers.end(), [&p = p](const Tensor& t) { return t.is_same(p); });
+      active.push_back({p, name, p.dtype(), p.numel(), trigger,
+                        add_post_accumulate_hook(p, [this, i](const Tensor&) { on_gradient(i); })});
       index_of[p.id()] = i;
     }
     used.assign(active.size(), false);
@@ -166,11 +168,13 @@ struct DistributedDataParallel::Impl {
   void on_gradient(std::size_t i) {
     if (phase == Phase::accumulate) return;
     if (phase == Phase::idle)
-      fail(Kind::state, concat("DistributedDataParallel: '", active[i].name, "' got a gradient, but forward was not called "
+      fail(Kind::state, concat("DistributedDataParallel: '", active[i].name,
+                               "' got a gradient, but forward was not called "
                                "through DistributedDataParallel since the last backward; add several losses up for one "
                                "backward, use no_sync(), or delay_allreduce"));
     if (rule.retain && is_retained(grad(active[i].tensor)))
-      fail(Kind::state, concat("DistributedDataParallel: the gradient of '", active[i].name, "' still lies in a retained "
+      fail(Kind::state, concat("DistributedDataParallel: the gradient of '", active[i].name,
+                               "' still lies in a retained "
                                "buffer; drop gradients before each backward (zero_grad(true))"));
     if (!callback_queued) {
       callback_queued = true;
@@ -199,7 +203,8 @@ struct DistributedDataParallel::Impl {
   void fill(std::size_t i) {
     const int b = active[i].bucket;
     if (b < 0)
-      fail(Kind::state, concat("DistributedDataParallel: '", active[i].name, "' got a gradient, but had none when the buckets "
+      fail(Kind::state, concat("DistributedDataParallel: '", active[i].name,
+                               "' got a gradient, but had none when the buckets "
                                "were recorded; call rebuild_buckets(), or set find_unused_parameters"));
     if (arrived[i]) throw_second(i);
     arrived[i] = true;
@@ -211,7 +216,8 @@ struct DistributedDataParallel::Impl {
   }
 
   [[noreturn]] void throw_second(std::size_t i) const {
-    fail(Kind::state, concat("DistributedDataParallel: '", active[i].name, "' got two gradients after one forward; add "
+    fail(Kind::state, concat("DistributedDataParallel: '", active[i].name,
+                             "' got two gradients after one forward; add "
                              "several losses up for one backward, use no_sync(), or delay_allreduce"));
   }
 
@@ -258,8 +264,10 @@ struct DistributedDataParallel::Impl {
     std::string missing;
     for (std::size_t i = 0; i < active.size(); ++i)
       if (anywhere[i] && !here[i]) missing += concat(missing.empty() ? "" : ", ", active[i].name);
-    group.agree(missing.empty(), concat("DistributedDataParallel: other ranks have gradients that this one lacks: ", missing,
-                                        "; set find_unused_parameters if that is meant"), Kind::state);
+    group.agree(missing.empty(),
+                concat("DistributedDataParallel: other ranks have gradients that this one lacks: ", missing,
+                       "; set find_unused_parameters if that is meant"),
+                Kind::state);
     return anywhere;
   }
 
@@ -312,14 +320,16 @@ struct DistributedDataParallel::Impl {
     for (std::size_t i = 0; i < active.size(); ++i)
       if (active[i].bucket >= 0 && !arrived[i]) missing += concat(missing.empty() ? "" : ", ", active[i].name);
     if (!missing.empty())
-      fail(Kind::state, concat("DistributedDataParallel: no gradient for ", missing, "; every parameter of the recorded plan "
+      fail(Kind::state, concat("DistributedDataParallel: no gradient for ", missing,
+                               "; every parameter of the recorded plan "
                                "must take part in each iteration; set find_unused_parameters, or delay_allreduce"));
     std::vector<bool> wanted(active.size(), true);
     if (options.find_unused_parameters) wanted = any_rank(used);
     retained.clear();
     for (Launched& l : launched) {
       std::vector<bool> write;
-      for (const std::int32_t i : plan.buckets[static_cast<std::size_t>(l.number)]) write.push_back(wanted[static_cast<std::size_t>(i)]);
+      for (const std::int32_t i : plan.buckets[static_cast<std::size_t>(l.number)])
+        write.push_back(wanted[static_cast<std::size_t>(i)]);
       l.bucket.finish(write);
       const auto seen = *l.bucket.work().finished();
       timings.push_back({l.number, l.at, seen == Clock::time_point{} ? l.at : seen});

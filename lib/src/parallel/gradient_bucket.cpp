@@ -99,8 +99,7 @@ void broadcast_coalesced(const std::vector<Tensor>& tensors, int root, const dis
       group.broadcast(flat, root, dist::Label(label)).wait();
       const auto parts = unflatten(flat, piece);
       if (group.rank() != root)
-        for (std::size_t i = 0; i < parts.size(); ++i)
-          kernels::copy(flat.context(), piece[i].view(), parts[i].view());
+        for (std::size_t i = 0; i < parts.size(); ++i) kernels::copy(flat.context(), piece[i].view(), parts[i].view());
       first = last;
     }
 }

@@ -41,7 +41,7 @@ const char* to_string(Purpose purpose) noexcept;
 struct Label {
   std::string_view text{};
   std::source_location where = std::source_location::current();
-  Label(std::source_location at = std::source_location::current()) : where(at) {}  // NOLINT: that is its use
+  Label(std::source_location at = std::source_location::current()) : where(at) {}           // NOLINT: that is its use
   Label(std::string_view words, std::source_location at = std::source_location::current())  // NOLINT
       : text(words), where(at) {}
   Label(const char* words, std::source_location at = std::source_location::current())  // NOLINT
@@ -58,8 +58,9 @@ struct Label {
 /// copied and destroyed; anything else throws Kind::state.
 ///
 /// Tensors of a collective: on this group's device, same dtype and sizes on all ranks (the caller's promise;
-/// where APEX_DIST_DEBUG=1 a difference, in the label too, is an error of the Work, on every rank). Wrong tensors throw Kind::argument, before anything is sent. Zero elements are fine.
-/// MPI's counts are no limit: large tensors travel in pieces.
+/// where APEX_DIST_DEBUG=1 a difference, in the label too, is an error of the Work, on every rank). Wrong tensors throw
+/// Kind::argument, before anything is sent. Zero elements are fine. MPI's counts are no limit: large tensors travel in
+/// pieces.
 ///
 /// Each asynchronous function returns at once; `.wait()` makes it the blocking form.
 class ProcessGroup {

@@ -34,8 +34,8 @@ struct BucketRule {
   bool triggers = false;                   ///< closes with a gradient marked as trigger, and only then
 };
 
-/// Builds a plan from gradients in the order they arrive. One bucket is open for each dtype; closed ones are numbered in
-/// the order they close.
+/// Builds a plan from gradients in the order they arrive. One bucket is open for each dtype; closed ones are numbered
+/// in the order they close.
 class BucketRecorder {
  public:
   explicit BucketRecorder(const BucketRule& rule) : rule_(rule) {}

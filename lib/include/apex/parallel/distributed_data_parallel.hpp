@@ -25,7 +25,8 @@ struct DistributedDataParallelOptions {
   bool delay_allreduce = false;
   /// Withdrawn: any value throws. Shared parameters just work.
   std::optional<bool> shared_param{};
-  /// A bucket closes when one of these parameters gets its gradient (the bucket of its dtype). Not with delay_allreduce.
+  /// A bucket closes when one of these parameters gets its gradient (the bucket of its dtype). Not with
+  /// delay_allreduce.
   std::vector<Tensor> allreduce_trigger_params{};
   /// Keep the reduced flat buffers (allreduce_buffers()); gradients become views of them, and must be undefined before
   /// each backward.
@@ -34,7 +35,8 @@ struct DistributedDataParallelOptions {
   bool allreduce_always_fp32 = false;
   /// Bucket i is reduced by communicator i mod n. More than 1 not with delay_allreduce.
   int num_allreduce_streams = 1;
-  /// The groups to use instead of own ones: num_allreduce_streams of them, which must be more than 1, and as many streams.
+  /// The groups to use instead of own ones: num_allreduce_streams of them, which must be more than 1, and as many
+  /// streams.
   struct Communicators {
     std::vector<dist::ProcessGroup> groups;
     std::vector<void*> streams;
@@ -53,7 +55,8 @@ struct DistributedDataParallelOptions {
   /// ... and the first of each dtype at most this many KiB, so that communication starts early.
   double first_bucket_kb = 64;
   BroadcastBuffers broadcast_buffers = BroadcastBuffers::construct_only;
-  /// Parameters that the outputs of forward do not depend on count as zero; a gradient that no rank has keeps its value.
+  /// Parameters that the outputs of forward do not depend on count as zero; a gradient that no rank has keeps its
+  /// value.
   bool find_unused_parameters = false;
 };
 
@@ -67,9 +70,9 @@ struct DistributedDataParallelOptions {
 /// accumulated under no_sync() are reduced with the first synchronising backward.
 ///
 /// In the first iteration the order in which gradients arrive is recorded, and rank 0's becomes everybody's plan of
-/// buckets. From the second on each bucket is reduced while backward goes on, as soon as its gradients are there, in the
-/// plan's order; the end of backward waits for them. The plan is made anew when the list of parameters that require a
-/// gradient changes.
+/// buckets. From the second on each bucket is reduced while backward goes on, as soon as its gradients are there, in
+/// the plan's order; the end of backward waits for them. The plan is made anew when the list of parameters that require
+/// a gradient changes.
 ///
 /// The module is the child "module"; forward runs it. Gradients only meet when forward was called through this object
 /// since the last backward: one backward for each forward (several losses: add them up), except with delay_allreduce,

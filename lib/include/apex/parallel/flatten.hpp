@@ -14,8 +14,8 @@ namespace apex {
 /// @throws Kind::argument for an empty list, an undefined tensor, or several dtypes or devices
 Tensor flatten(std::span<const Tensor> tensors);
 
-/// Views of `flat`, a contiguous 1-D tensor: entry i has the sizes of like[i] and starts where entry i-1 ends. Writing to
-/// a view writes to `flat`.
+/// Views of `flat`, a contiguous 1-D tensor: entry i has the sizes of like[i] and starts where entry i-1 ends. Writing
+/// to a view writes to `flat`.
 /// @throws Kind::argument when flat is not 1-D contiguous or has another number of elements than `like` together
 std::vector<Tensor> unflatten(const Tensor& flat, std::span<const Tensor> like);
 

@@ -19,8 +19,8 @@ class Reducer {
   /// @throws Kind::argument for an undefined tensor
   explicit Reducer(std::vector<Tensor> tensors, const dist::ProcessGroup& group = {});
 
-  /// tensor = (sum over ranks) / ranks, in the tensor's dtype, in place. Gradients that other ranks have and this one has
-  /// not count as zero and are there afterwards; one that no rank has stays undefined. Collective.
+  /// tensor = (sum over ranks) / ranks, in the tensor's dtype, in place. Gradients that other ranks have and this one
+  /// has not count as zero and are there afterwards; one that no rank has stays undefined. Collective.
   void reduce();
 
  private:
