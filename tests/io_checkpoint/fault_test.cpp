@@ -212,6 +212,21 @@ TEST_F(Faults, ARankKilledInTheMiddleEndsTheJob) {
   }
 }
 
+TEST_F(Faults, ARequeuedJobCleansUpAfterItsFormerStart) {
+  save_first();
+  const auto run_as = [&](const std::string& restart, const std::string& fault) {
+    return Program(
+               {"env", "SLURM_JOB_ID=77", "SLURM_RESTART_COUNT=" + restart, APEX_VICTIM, directory.string(), "2", "1"},
+               fault, folder.path() / "output")
+        .wait();
+  };
+  EXPECT_EQ(run_as("1", "mid_write").code, 128 + SIGKILL);
+  EXPECT_TRUE(fs::exists(directory / "step_00000002.h5.tmp.77.1"));
+  EXPECT_EQ(run_as("2", "").code, 0);
+  EXPECT_EQ(temporaries(), 0u);
+  EXPECT_EQ(steps(), (std::vector<std::int64_t>{1, 2}));
+}
+
 // Issue: at 20 random moments inside the write.
 TEST_F(Faults, KilledAtRandomMomentsTheNewestCompleteCheckpointLoads) {
   save_first();
