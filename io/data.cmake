@@ -10,6 +10,7 @@ target_sources(apex_io PRIVATE
   src/data/loader.cpp
   src/data/open.cpp
   src/data/pack.cpp
+  src/data/pack_seal.cpp
   src/data/pack_write.cpp
   src/data/sampler.cpp
   src/data/synthetic.cpp

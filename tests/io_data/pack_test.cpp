@@ -44,6 +44,11 @@ class Pack : public ::testing::Test {
     bytes.at(at) ^= 0x40;
     test::write_bytes(pack(), bytes);
   }
+  /// Leaves a plain HDF5 file, as another program would write it: the user block goes away.
+  void unseal() {
+    const Bytes bytes = test::read_bytes(pack());
+    test::write_bytes(pack(), std::span(bytes).subspan(512));
+  }
   /// Where in the file a stretch of bytes lies.
   std::size_t find(const Bytes& part) {
     const Bytes all = test::read_bytes(pack());
@@ -270,6 +275,7 @@ TEST_F(Pack, FilesThatAreNoPack) {
 
 TEST_F(Pack, NewerVersionIsRefused) {
   write_pack(pack(), open_dataset(source()));
+  unseal();
   const hid_t file = H5Fopen(pack().c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
   const hid_t version = H5Aopen(file, "version", H5P_DEFAULT);
   const std::int64_t two = 2;
@@ -302,8 +308,46 @@ TEST_F(Pack, ACutFileIsDamaged) {
   }
 }
 
+TEST_F(Pack, ASealIsNotNeeded) {
+  write_pack(pack(), open_dataset(source()));
+  const DatasetPair sealed = open_dataset(pack());
+  const Bytes sample = *sealed.train->encoded(5);
+  unseal();
+  EXPECT_EQ(open_dataset(pack()).train->encoded(5), sample);
+}
+
+TEST_F(Pack, TheSealFindsAnyChangeOutsideTheSamples) {
+  write_pack(pack(), open_dataset(source()));
+  const Bytes whole = test::read_bytes(pack());
+  for (std::size_t at = 0; at < whole.size(); at += at < 56 ? 1 : 97) {
+    if (at >= 56 && at < 512) continue;  // the rest of the user block says nothing
+    Bytes bytes = whole;
+    bytes[at] ^= 1;
+    test::write_bytes(pack(), bytes);
+    try {
+      const DatasetPair pair = open_dataset(pack());
+      int refused = 0;  // then the change is inside one sample, and its own checksum finds it
+      for (const auto& part : {pair.train, pair.validation})
+        for (int i = 0; i < part->size(); ++i) try {
+            part->encoded(i);
+          } catch (const Error& error) {
+            EXPECT_EQ(error.kind(), Kind::damaged);
+            ++refused;
+          }
+      EXPECT_EQ(refused, 1) << "byte " << at;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), at < 8 ? Kind::data : Kind::damaged) << at << ": " << error.what();
+    }
+  }
+  Bytes longer = whole;
+  longer.push_back(0);
+  test::write_bytes(pack(), longer);
+  expect_error(Kind::damaged, {"longer"}, [&] { open_dataset(pack()); });
+}
+
 TEST_F(Pack, TablesThatCannotBeAreDamaged) {
   write_pack(pack(), open_dataset(source()));
+  unseal();
   const Bytes whole = test::read_bytes(pack());
   const auto change = [&](const char* name, std::int64_t index, std::int64_t value) {
     test::write_bytes(pack(), whole);

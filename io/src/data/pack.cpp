@@ -10,6 +10,7 @@
 #include "apex/core/error.hpp"
 #include "file.hpp"
 #include "hdf5.hpp"
+#include "pack_seal.hpp"
 
 namespace apex::io {
 using namespace files;
@@ -30,9 +31,9 @@ class PackFile {
   explicit PackFile(const std::filesystem::path& path) : path_(path), fd_(open_to_read(path)) {
     file_bytes_ = file_size(fd_.get(), path);
     if (file_bytes_ == 0) fail(Kind::data, concat("'", path.string(), "' is empty"));
-    std::uint8_t start[8] = {};
-    if (file_bytes_ >= 8) read_at(fd_.get(), start, 8, 0, path);
-    if (!std::equal(std::begin(start), std::end(start), std::begin(kHdf5Signature)))
+    if (pack_is_sealed(fd_.get(), path))
+      check_pack_seal(fd_.get(), path);
+    else if (!starts_as_hdf5())
       fail(Kind::data, concat("'", path.string(), "' is not an HDF5 file; a pack written by pack_images was expected"));
     file_ = H5Id(H5Fopen(path.c_str(), H5F_ACC_RDONLY, h5_access_without_locks().get()), H5Fclose);
     if (!file_) fail_damaged("HDF5 cannot open it; it is cut short or damaged");
@@ -124,6 +125,12 @@ class PackFile {
   }
 
  private:
+  bool starts_as_hdf5() const {
+    std::uint8_t start[8] = {};
+    if (file_bytes_ >= 8) read_at(fd_.get(), start, 8, 0, path_);
+    return std::equal(std::begin(start), std::end(start), std::begin(kHdf5Signature));
+  }
+
   std::filesystem::path path_;
   UniqueFd fd_;
   std::int64_t file_bytes_ = 0;

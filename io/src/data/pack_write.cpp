@@ -14,6 +14,7 @@
 #include "apex/io/image/transform.hpp"
 #include "file.hpp"
 #include "hdf5.hpp"
+#include "pack_seal.hpp"
 
 // Contiguous datasets need their sizes when they are made, so packing takes two passes: the first learns every sample's
 // size and checksum, the second writes. What has to be encoded anew waits in a spool file in between; what is copied as it
@@ -65,7 +66,12 @@ class Packer {
     for (auto& part : parts_) measure(part);
     TemporaryFile file(path_);
     const std::vector<Place> places = lay_out(file.path());
-    for (std::size_t p = 0; p < parts_.size(); ++p) write_part(parts_[p], places[p], file);
+    std::vector<FileRange> samples;
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      write_part(parts_[p], places[p], file);
+      samples.push_back({places[p].samples, parts_[p].offsets.back()});
+    }
+    seal_pack(file.fd(), samples, file.path());
     file.commit();
     result_.bytes = static_cast<std::int64_t>(std::filesystem::file_size(path_));
     return result_;
@@ -179,8 +185,9 @@ class Packer {
   /// Makes the HDF5 file with all datasets allocated and gives their places.
   std::vector<Place> lay_out(const std::filesystem::path& path) const {
     const Hdf5Session session;
-    const H5Id access = h5_access_without_locks();
-    const H5Id file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose);
+    const H5Id access = h5_access_without_locks(), creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
+    H5Pset_userblock(creation.get(), kPackUserBlock);
+    const H5Id file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose);
     if (!file) fail(Kind::data, concat("HDF5 cannot create '", path.string(), "'"));
     bool ok = h5_write_attribute(file.get(), "format", "apex-pack") && h5_write_attribute(file.get(), "version", 1) &&
               h5_write_attribute(file.get(), "encoding", options_.decoded ? "u8" : "encoded") &&

@@ -21,6 +21,9 @@ namespace apex::io {
 //     crc              u32 [n]         zlib's crc32 of each sample's bytes
 //     names/bytes      u8 [total], names/offsets i64 [n + 1]: sample keys, UTF-8
 //
+// The first 512 bytes are HDF5's user block: a seal of our own over all but the samples (which have checksums), so that a
+// damaged file is found out before HDF5 reads it. A pack made by another program may go without.
+//
 // Every dataset is contiguous: a step reads samples by file offset with pread, not through HDF5.
 
 /// One part of a pack.
@@ -28,7 +31,7 @@ class PackedDataset final : public Dataset {
  public:
   /// `part` is "train" or "val"; `channels` 0 takes the pack's own.
   /// @throws Kind::data: not there, empty, not HDF5, HDF5 but no pack, a newer version, no such part;
-  ///         Kind::damaged: cut short, or figures that cannot be (offsets that fall, labels without a class)
+  ///         Kind::damaged: cut short, a broken seal, or figures that cannot be (offsets that fall, labels without a class)
   PackedDataset(const std::filesystem::path& path, const std::string& part, int channels = 0);
   ~PackedDataset() override;
 
