@@ -43,6 +43,7 @@ inline std::string read_bytes(const std::filesystem::path& path) {
 }
 
 inline void write_bytes(const std::filesystem::path& path, const std::string& bytes) {
+  std::filesystem::remove(path);  // file systems flush a file that is cut to nothing and filled again
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
