@@ -40,13 +40,14 @@ int main(int argc, char** argv) {
   const bool small = arch == "resnet20";
   const auto or_else = [](std::int64_t given, int fallback) { return given > 0 ? static_cast<int>(given) : fallback; };
   try {
-    bench::run_step({.arch = arch,
-                     .image = or_else(image, small ? 28 : 224),
-                     .channels = or_else(channels, small ? 1 : 3),
-                     .classes = or_else(classes, small ? 10 : 1000),
-                     .batch = or_else(batch, small ? 128 : 16),
-                     .threads = static_cast<int>(threads)},
-                    {.rounds = static_cast<int>(rounds), .steps = static_cast<int>(steps), .peer = peer, .python = python});
+    bench::run_step(
+        {.arch = arch,
+         .image = or_else(image, small ? 28 : 224),
+         .channels = or_else(channels, small ? 1 : 3),
+         .classes = or_else(classes, small ? 10 : 1000),
+         .batch = or_else(batch, small ? 128 : 16),
+         .threads = static_cast<int>(threads)},
+        {.rounds = static_cast<int>(rounds), .steps = static_cast<int>(steps), .peer = peer, .python = python});
     return apex::exit_code::kOk;
   } catch (const apex::Error& error) {
     std::cerr << "apex_bench: " << error.what() << '\n';

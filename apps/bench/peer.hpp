@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <sys/types.h>
 #include <cstdio>
 #include <string>
-#include <sys/types.h>
 #include <vector>
 
 namespace bench {

@@ -13,8 +13,8 @@
 
 #include "apex/autograd.hpp"
 #include "apex/models/resnet.hpp"
-#include "apex/nn/layers.hpp"
 #include "apex/nn/functional.hpp"
+#include "apex/nn/layers.hpp"
 #include "apex/optimizers/fused_sgd.hpp"
 #include "apex/random.hpp"
 
@@ -28,7 +28,8 @@ class Step {
  public:
   explicit Step(const StepCase& c)
       : model_(make(c)), optimizer_(model_->parameters(), {.lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4}) {
-    x_ = apex::empty({c.batch, c.channels, c.image, c.image}, apex::DType::f32, apex::kCpu, apex::MemoryFormat::channels_last);
+    x_ = apex::empty({c.batch, c.channels, c.image, c.image}, apex::DType::f32, apex::kCpu,
+                     apex::MemoryFormat::channels_last);
     apex::nn::init::normal(x_, 0, 1);
     labels_ = apex::empty({c.batch}, apex::DType::i64);
     for (int i = 0; i < c.batch; ++i) labels_.data<std::int64_t>()[i] = i % c.classes;
@@ -101,8 +102,8 @@ void run_step(const StepCase& c, const StepOptions& options) {
   }
   // A step that does not learn is not the step that was asked for: one batch again and again must be learnt.
   const bool learnt = std::isfinite(step.last_loss()) && step.last_loss() < first;
-  std::printf("step %s %dx%dx%d batch %d f32 %d threads: ours %.1f ms, peak %.0f MiB", c.arch.c_str(), c.channels, c.image,
-              c.image, c.batch, c.threads, median(ours), static_cast<double>(our_peak) / 1024);
+  std::printf("step %s %dx%dx%d batch %d f32 %d threads: ours %.1f ms, peak %.0f MiB", c.arch.c_str(), c.channels,
+              c.image, c.image, c.batch, c.threads, median(ours), static_cast<double>(our_peak) / 1024);
   if (peer)
     std::printf(" | torch %s %.1f ms, peak %.0f MiB | ratio %.3f (%.3f to %.3f), memory %.3f", peer->version().c_str(),
                 median(theirs), static_cast<double>(their_peak) / 1024, median(ratios),

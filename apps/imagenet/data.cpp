@@ -24,7 +24,8 @@ void choose_transforms(Data& data, const Options& options) {
   if (augment == "auto") augment = data.sets.kind == "synthetic" ? "none" : small ? "small" : "photo";
 
   if (augment == "photo") data.train_transform = io::train_transform(height, seed);
-  if (augment == "small") data.train_transform = io::small_train_transform(height, width, std::max(1, height / 14), seed);
+  if (augment == "small")
+    data.train_transform = io::small_train_transform(height, width, std::max(1, height / 14), seed);
   if (augment == "none") data.train_transform = io::small_eval_transform(height, width);
   const bool whole = small || data.sets.kind == "synthetic";
   data.eval_transform = whole ? io::small_eval_transform(height, width) : io::eval_transform(height);
@@ -42,19 +43,22 @@ io::LoaderOptions loader_options(const Options& options, bool look_ahead) {
 
 Data open_data(const Options& options, const apex::dist::Session& session) {
   Data data;
-  session.world().together([&] {
-    io::DatasetOptions wanted;
-    wanted.channels = static_cast<int>(options.channels);
-    wanted.val_split = options.val_split;
-    wanted.seed = static_cast<std::uint64_t>(options.train.seed);
-    wanted.require_validation = options.train.evaluate;
-    wanted.synthetic = {.train_size = options.synthetic_size,
-                        .validation_size = std::max<std::int64_t>(options.synthetic_size / 4, options.synthetic_classes),
-                        .classes = static_cast<int>(options.synthetic_classes),
-                        .height = wanted_side(options),
-                        .width = wanted_side(options)};
-    data.sets = io::open_dataset(options.data, wanted);
-  }, "opening the data set");
+  session.world().together(
+      [&] {
+        io::DatasetOptions wanted;
+        wanted.channels = static_cast<int>(options.channels);
+        wanted.val_split = options.val_split;
+        wanted.seed = static_cast<std::uint64_t>(options.train.seed);
+        wanted.require_validation = options.train.evaluate;
+        wanted.synthetic = {
+            .train_size = options.synthetic_size,
+            .validation_size = std::max<std::int64_t>(options.synthetic_size / 4, options.synthetic_classes),
+            .classes = static_cast<int>(options.synthetic_classes),
+            .height = wanted_side(options),
+            .width = wanted_side(options)};
+        data.sets = io::open_dataset(options.data, wanted);
+      },
+      "opening the data set");
   const auto print = std::to_string(io::fingerprint(*data.sets.train));
   const auto prints = session.world().all_gather(print, "data set fingerprint");
   for (std::size_t r = 0; r < prints.size(); ++r)

@@ -26,10 +26,10 @@ constexpr const char* kProgram = "imagenet_train";
 
 std::shared_ptr<apex::nn::Module> make_model(const Options& options, const Data& data) {
   apex::manual_seed(static_cast<std::uint64_t>(options.train.seed));
-  auto model = apex::models::create(
-      options.arch, {.num_classes = static_cast<std::int64_t>(data.sets.train->class_names().size()),
-                     .in_channels = data.channels,
-                     .zero_init_residual = options.zero_init_residual});
+  auto model = apex::models::create(options.arch,
+                                    {.num_classes = static_cast<std::int64_t>(data.sets.train->class_names().size()),
+                                     .in_channels = data.channels,
+                                     .zero_init_residual = options.zero_init_residual});
   if (options.freeze_bn) {
     model->apply([](apex::nn::Module& module) {
       if (auto* norm = dynamic_cast<apex::nn::BatchNorm2d*>(&module)) norm->set_frozen(true);
@@ -49,7 +49,8 @@ std::vector<apex::optimizers::ParamGroup> parameter_groups(const apex::nn::Modul
 apex::schedules::Schedule make_schedule(const Options& options, std::int64_t global_batch) {
   const double base = options.train.lr * static_cast<double>(global_batch) / 256.0;
   auto schedule = apex::schedules::create(options.lr_schedule, base);
-  return options.warmup_epochs > 0 ? apex::schedules::warm_up_epochs(std::move(schedule), options.warmup_epochs) : schedule;
+  return options.warmup_epochs > 0 ? apex::schedules::warm_up_epochs(std::move(schedule), options.warmup_epochs)
+                                   : schedule;
 }
 
 int train(const Options& options, const std::vector<apex::train::EffectiveOption>& configuration,
@@ -69,8 +70,8 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
   session.world().together([&] { batch_size = apex::train::batch_size_for(o, session.size(), resume); }, "batch size");
   const Data data = open_data(options, session);
   if (talks)
-    std::cout << "=> " << (options.pretrained.empty() ? "creating model '" : "using pre-trained model '") << options.arch
-              << "'" << std::endl;
+    std::cout << "=> " << (options.pretrained.empty() ? "creating model '" : "using pre-trained model '")
+              << options.arch << "'" << std::endl;
   const auto model = make_model(options, data);
   if (!options.pretrained.empty())
     session.world().together([&] { apex::checkpoint::load_model(options.pretrained, *model, {.arch = options.arch}); },
@@ -80,10 +81,9 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
   model->to(session.device(), dtype, format);
 
   const std::int64_t global_batch = batch_size * session.size() * o.accumulate;
-  apex::optimizers::FusedSGD optimizer(parameter_groups(*model, options), {.lr = o.lr,
-                                                                           .momentum = o.momentum,
-                                                                           .weight_decay = o.weight_decay,
-                                                                           .nesterov = options.nesterov});
+  apex::optimizers::FusedSGD optimizer(
+      parameter_groups(*model, options),
+      {.lr = o.lr, .momentum = o.momentum, .weight_decay = o.weight_decay, .nesterov = options.nesterov});
   apex::parallel::DistributedDataParallel ddp(model, session.world(), apex::train::ddp_options(o));
   apex::train::Classifier task(model, [&ddp](const apex::Tensor& x) { return ddp(x); },
                                {.mean = data.sets.normalization.mean,
@@ -93,10 +93,12 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
                                 .device = session.device(),
                                 .format = format});
   std::unique_ptr<apex::io::Loader> train_set, validation_set;
-  session.world().together([&] {
-    train_set = train_loader(data, options, batch_size, session);
-    validation_set = validation_loader(data, options, batch_size, session);
-  }, "loaders");
+  session.world().together(
+      [&] {
+        train_set = train_loader(data, options, batch_size, session);
+        validation_set = validation_loader(data, options, batch_size, session);
+      },
+      "loaders");
   apex::train::Trainer trainer({.session = session,
                                 .options = o,
                                 .configuration = configuration,
@@ -138,9 +140,9 @@ int run(int argc, char** argv) {
   return apex::dist::run_main([&] {
     apex::dist::Session session(argc, argv, apex::train::session_options(options.train));
     if (options.train.local_rank >= 0 && options.train.local_rank != session.local_rank())
-      apex::fail(apex::Kind::argument, apex::concat("--local_rank ", options.train.local_rank,
-                                                    " but MPI counts this process as ", session.local_rank(),
-                                                    " on its node; leave the option out"));
+      apex::fail(apex::Kind::argument,
+                 apex::concat("--local_rank ", options.train.local_rank, " but MPI counts this process as ",
+                              session.local_rank(), " on its node; leave the option out"));
     return train(options, set.effective(), session);
   });
 }

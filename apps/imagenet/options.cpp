@@ -26,12 +26,14 @@ void declare(apex::train::OptionSet& set, Options& o) {
   set.choice("optimizer", o.optimizer, {"sgd"}, "the optimizer");
   set.flag("nesterov", o.nesterov, "Nesterov momentum");
   set.choice("lr-schedule", o.lr_schedule, apex::schedules::list(), "learning rate over time");
-  set.number("warmup-epochs", o.warmup_epochs, "linear warm-up (cosine and constant; step and one-cycle have their own)", 0);
+  set.number("warmup-epochs", o.warmup_epochs,
+             "linear warm-up (cosine and constant; step and one-cycle have their own)", 0);
   set.flag("no-norm-decay", o.no_norm_decay, "no weight decay on batch norm and biases");
   set.number("label-smoothing", o.label_smoothing, "of the training loss", 0, 1);
 
   set.heading("Images");
-  set.integer("image-size", o.image_size, "side of the network's input; 0: the data's own up to 64, else the model's", 0, 8192);
+  set.integer("image-size", o.image_size, "side of the network's input; 0: the data's own up to 64, else the model's",
+              0, 8192);
   set.integer("channels", o.channels, "1 or 3; 0: the data's own", 0, 3);
   set.choice("augment", o.augment, {"auto", "photo", "small", "none"},
              "random resized crop and flip, padded crop and flip, or nothing");

@@ -17,28 +17,32 @@ constexpr double kLimit = 10;
 int error_lines(const std::string& output) {
   int n = 0;
   std::istringstream lines(output);
-  for (std::string line; std::getline(lines, line);) n += line.starts_with("apex: ") || line.starts_with("imagenet_train: ");
+  for (std::string line; std::getline(lines, line);)
+    n += line.starts_with("apex: ") || line.starts_with("imagenet_train: ");
   return n;
 }
 
-void expect_end(const std::vector<std::string>& arguments, int code, const std::vector<std::string>& words, int ranks = 2) {
+void expect_end(const std::vector<std::string>& arguments, int code, const std::vector<std::string>& words,
+                int ranks = 2) {
   TrainRun run(ranks, arguments);
   run.finish(kLimit);
   EXPECT_EQ(run.code(), code) << run.output();
-  for (const auto& word : words) EXPECT_TRUE(run.says(word)) << "should say: " << word << "\nbut said:\n" << run.output();
+  for (const auto& word : words)
+    EXPECT_TRUE(run.says(word)) << "should say: " << word << "\nbut said:\n" << run.output();
   EXPECT_EQ(error_lines(run.output()), 1) << run.output();
 }
 
 std::vector<std::string> on(const fs::path& data, const fs::path& directory, std::vector<std::string> more = {}) {
-  std::vector<std::string> out = {data.string(), "--arch", "resnet20", "--image-size", "8", "-b", "2", "--epochs", "1",
-                                  "--checkpoint-dir", directory.string()};
+  std::vector<std::string> out = {data.string(), "--arch", "resnet20",         "--image-size",    "8", "-b", "2",
+                                  "--epochs",    "1",      "--checkpoint-dir", directory.string()};
   out.insert(out.end(), more.begin(), more.end());
   return out;
 }
 
 void put(const fs::path& path, const std::vector<std::uint8_t>& bytes) {
   fs::create_directories(path.parent_path());
-  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
 }
 
 std::vector<std::uint8_t> picture() {
@@ -95,7 +99,8 @@ TEST(BadInput, Checkpoints) {
   ASSERT_EQ(good.finish().code(), 0) << good.output();
   const auto file = newest(ck);
   const auto again = [&](const fs::path& from, std::vector<std::string> more = {}) {
-    auto out = tiny(folder.path() / "other", {"--synthetic-size", "16", "-b", "4", "--epochs", "2", "--resume", from.string()});
+    auto out = tiny(folder.path() / "other",
+                    {"--synthetic-size", "16", "-b", "4", "--epochs", "2", "--resume", from.string()});
     out.insert(out.end(), more.begin(), more.end());
     return out;
   };
@@ -109,8 +114,9 @@ TEST(BadInput, Checkpoints) {
   put(folder.path() / "text.h5", {'h', 'e', 'l', 'l', 'o'});
   expect_end(again(folder.path() / "text.h5"), 5, {"text.h5"});
 
-  TrainRun other(2, {"synthetic", "--arch", "resnet18", "--image-size", "32", "--channels", "1", "--synthetic-size", "16", "-b", "4",
-                "--checkpoint-dir", (folder.path() / "other").string(), "--resume", file.string()});
+  TrainRun other(
+      2, {"synthetic", "--arch", "resnet18", "--image-size", "32", "--channels", "1", "--synthetic-size", "16", "-b",
+          "4", "--checkpoint-dir", (folder.path() / "other").string(), "--resume", file.string()});
   other.finish(kLimit);
   EXPECT_EQ(other.code(), 3) << other.output();
   EXPECT_TRUE(other.says("resnet20") && other.says("resnet18")) << other.output();
@@ -139,11 +145,13 @@ TEST(CommandLine, HelpAndArchsNeedNoMpi) {
   Subprocess help({APEX_IMAGENET_TRAIN, "--help"});
   ASSERT_TRUE(help.finish(kLimit));
   EXPECT_EQ(help.exit_code(), 0);
-  for (const char* word : {"--arch", "--batch-size", "--resume", "--val-split", "DIR"}) EXPECT_NE(help.output().find(word), std::string::npos) << word;
+  for (const char* word : {"--arch", "--batch-size", "--resume", "--val-split", "DIR"})
+    EXPECT_NE(help.output().find(word), std::string::npos) << word;
   Subprocess archs({APEX_IMAGENET_TRAIN, "--list-archs"});
   ASSERT_TRUE(archs.finish(kLimit));
   EXPECT_EQ(archs.exit_code(), 0);
-  for (const char* word : {"resnet18\n", "resnet20\n", "resnet50\n"}) EXPECT_NE(archs.output().find(word), std::string::npos) << word;
+  for (const char* word : {"resnet18\n", "resnet20\n", "resnet50\n"})
+    EXPECT_NE(archs.output().find(word), std::string::npos) << word;
 }
 
 TEST(CommandLine, EvaluateAndPretrained) {
@@ -156,16 +164,19 @@ TEST(CommandLine, EvaluateAndPretrained) {
     return at == std::string::npos ? std::string("none") : output.substr(at, output.find('\n', at) - at);
   };
   for (const char* how : {"--resume", "--pretrained"}) {
-    TrainRun run(1, tiny(folder.path() / "eval", {"--synthetic-size", "64", "-b", "8", "-e", how, newest(ck).string()}));
+    TrainRun run(1,
+                 tiny(folder.path() / "eval", {"--synthetic-size", "64", "-b", "8", "-e", how, newest(ck).string()}));
     ASSERT_EQ(run.finish().code(), 0) << run.output();
-    EXPECT_EQ(starred(run.output()), starred(good.output())) << "the same model on the same data, whatever the rank count";
+    EXPECT_EQ(starred(run.output()), starred(good.output()))
+        << "the same model on the same data, whatever the rank count";
   }
 }
 
 TEST(CommandLine, ThreeStartsWithoutProgressAreEnough) {
   const TemporaryFolder folder;
   const auto ck = folder.path() / "ck";
-  const auto arguments = tiny(ck, {"--synthetic-size", "16", "-b", "4", "--epochs", "1", "--resume", "auto", "--max-steps", "1", "--checkpoint-every", "0"});
+  const auto arguments = tiny(ck, {"--synthetic-size", "16", "-b", "4", "--epochs", "1", "--resume", "auto",
+                                   "--max-steps", "1", "--checkpoint-every", "0"});
   for (int start = 1; start <= 2; ++start) {
     TrainRun run(1, arguments);
     ASSERT_EQ(run.finish().code(), 0) << run.output();

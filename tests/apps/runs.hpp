@@ -139,8 +139,10 @@ inline std::map<std::int64_t, std::vector<std::vector<std::int64_t>>> sample_ids
 /// A network and data so small that a step takes milliseconds.
 inline std::vector<std::string> tiny(const fs::path& directory, std::vector<std::string> more = {}) {
   std::vector<std::string> out = {"synthetic",  "--arch", "resnet20",         "--image-size",     "8",
-                                  "--channels", "1",      "--checkpoint-dir", directory.string(), "--print-freq", "5"};
-  if (std::find(more.begin(), more.end(), "--lr-schedule") == more.end()) more.insert(more.end(), {"--lr-schedule", "one-cycle"});
+                                  "--channels", "1",      "--checkpoint-dir", directory.string(), "--print-freq",
+                                  "5"};
+  if (std::find(more.begin(), more.end(), "--lr-schedule") == more.end())
+    more.insert(more.end(), {"--lr-schedule", "one-cycle"});
   out.insert(out.end(), more.begin(), more.end());
   return out;
 }

@@ -17,7 +17,8 @@ TEST(ImagenetTrain, RepeatIsBitIdentical) {
   const TemporaryFolder folder;
   std::vector<fs::path> found;
   for (const char* name : {"a", "b"}) {
-    TrainRun run(2, tiny(folder.path() / name, {"--synthetic-size", "64", "-b", "8", "--epochs", "2", "-j", name[0] == 'a' ? "1" : "3"}));
+    TrainRun run(2, tiny(folder.path() / name,
+                         {"--synthetic-size", "64", "-b", "8", "--epochs", "2", "-j", name[0] == 'a' ? "1" : "3"}));
     ASSERT_EQ(run.finish().code(), 0) << run.output();
     found.push_back(newest(folder.path() / name));
   }
@@ -33,9 +34,10 @@ TEST(ImagenetTrain, RankCountDoesNotChangeTheLosses) {
   for (const int ranks : {1, 2, 3}) {
     const auto directory = folder.path() / std::to_string(ranks);
     const auto samples = (folder.path() / ("samples" + std::to_string(ranks))).string();
-    TrainRun run(ranks, tiny(directory, {"--synthetic-size", "24", "--synthetic-classes", "3", "-b", std::to_string(12 / ranks),
-                                         "--epochs", "10", "--dtype", "f64", "--freeze-bn", "--lr-schedule", "constant", "--lr", "0.3", "--checkpoint-every",
-                                         "0", "--log-samples", samples}));
+    TrainRun run(
+        ranks, tiny(directory, {"--synthetic-size", "24", "--synthetic-classes", "3", "-b", std::to_string(12 / ranks),
+                                "--epochs", "10", "--dtype", "f64", "--freeze-bn", "--lr-schedule", "constant", "--lr",
+                                "0.3", "--checkpoint-every", "0", "--log-samples", samples}));
     ASSERT_EQ(run.finish().code(), 0) << run.output();
     curves[ranks] = losses(directory / "metrics.jsonl");
     ids[ranks] = sample_ids(samples, ranks);
@@ -45,7 +47,8 @@ TEST(ImagenetTrain, RankCountDoesNotChangeTheLosses) {
   const auto& one = curves[1];
   EXPECT_LT(one.back(), 0.8 * one[0]) << "the comparison means little unless the loss falls";
   for (const int ranks : {2, 3}) {
-    for (std::size_t k = 0; k < one.size(); ++k) EXPECT_NEAR(curves[ranks][k], one[k], 1e-9 * std::abs(one[k])) << ranks << " ranks, step " << k;
+    for (std::size_t k = 0; k < one.size(); ++k)
+      EXPECT_NEAR(curves[ranks][k], one[k], 1e-9 * std::abs(one[k])) << ranks << " ranks, step " << k;
     for (const auto& [step, parts] : ids[ranks]) {
       std::vector<std::int64_t> together;
       for (const auto& part : parts) {
@@ -53,7 +56,8 @@ TEST(ImagenetTrain, RankCountDoesNotChangeTheLosses) {
         together.insert(together.end(), part.begin(), part.end());
       }
       std::sort(together.begin(), together.end());
-      EXPECT_EQ(std::adjacent_find(together.begin(), together.end()), together.end()) << "a sample twice in step " << step;
+      EXPECT_EQ(std::adjacent_find(together.begin(), together.end()), together.end())
+          << "a sample twice in step " << step;
       auto whole = ids[1][step][0];
       std::sort(whole.begin(), whole.end());
       EXPECT_EQ(together, whole) << "step " << step;
@@ -100,12 +104,15 @@ TEST_P(Interrupted, ResumesBitIdentically) {
 INSTANTIATE_TEST_SUITE_P(AtAnyStep, Interrupted,
                          ::testing::Values(Interruption{1, 9, 1}, Interruption{2, 4, 3}, Interruption{3, 15, 1},
                                            Interruption{4, 18, 3}),
-                         [](const auto& c) { return "np" + std::to_string(c.param.ranks) + "_step" + std::to_string(c.param.at_step); });
+                         [](const auto& c) {
+                           return "np" + std::to_string(c.param.ranks) + "_step" + std::to_string(c.param.at_step);
+                         });
 
 TEST(ImagenetTrain, ResumesAtAnotherRankCountWithTheSameGlobalBatch) {
   const TemporaryFolder folder;
   const auto directory = folder.path() / "ck";
-  const std::vector<std::string> common = {"--synthetic-size", "120", "--epochs", "2", "--dtype", "f64", "--freeze-bn", "--resume", "auto"};
+  const std::vector<std::string> common = {"--synthetic-size", "120",      "--epochs", "2", "--dtype", "f64",
+                                           "--freeze-bn",      "--resume", "auto"};
   auto with = [&](std::vector<std::string> more, const fs::path& where) {
     auto all = tiny(where, common);
     all.insert(all.end(), more.begin(), more.end());
@@ -128,9 +135,11 @@ TEST(ImagenetTrain, ResumesAtAnotherRankCountWithTheSameGlobalBatch) {
 TEST(ImagenetTrain, AccumulatedStepsEqualOneLargeStep) {
   const TemporaryFolder folder;
   std::vector<std::vector<double>> curves;
-  for (const auto& [name, batch, accumulate] : std::vector<std::tuple<const char*, const char*, const char*>>{{"one", "12", "1"}, {"three", "4", "3"}}) {
-    TrainRun run(1, tiny(folder.path() / name, {"--synthetic-size", "120", "-b", batch, "--accumulate", accumulate, "--epochs", "1",
-                                           "--dtype", "f64", "--freeze-bn", "--checkpoint-every", "0"}));
+  for (const auto& [name, batch, accumulate] :
+       std::vector<std::tuple<const char*, const char*, const char*>>{{"one", "12", "1"}, {"three", "4", "3"}}) {
+    TrainRun run(
+        1, tiny(folder.path() / name, {"--synthetic-size", "120", "-b", batch, "--accumulate", accumulate, "--epochs",
+                                       "1", "--dtype", "f64", "--freeze-bn", "--checkpoint-every", "0"}));
     ASSERT_EQ(run.finish().code(), 0) << run.output();
     curves.push_back(losses(folder.path() / name / "metrics.jsonl"));
   }
@@ -145,8 +154,24 @@ TEST(ImagenetTrain, FashionMnistInterruptedResumesBitIdentically) {
   ASSERT_TRUE(fs::exists(data)) << "install the package dataset-fashion-mnist";
   const TemporaryFolder folder;
   const auto arguments = [&](const char* name, const char* workers) {
-    return std::vector<std::string>{data.string(), "--arch", "resnet20", "--lr-schedule", "one-cycle", "-b", "8", "--epochs", "1", "-j",
-                                    workers, "--max-steps", "14", "--checkpoint-every", "100steps", "--resume", "auto", "--checkpoint-dir",
+    return std::vector<std::string>{data.string(),
+                                    "--arch",
+                                    "resnet20",
+                                    "--lr-schedule",
+                                    "one-cycle",
+                                    "-b",
+                                    "8",
+                                    "--epochs",
+                                    "1",
+                                    "-j",
+                                    workers,
+                                    "--max-steps",
+                                    "14",
+                                    "--checkpoint-every",
+                                    "100steps",
+                                    "--resume",
+                                    "auto",
+                                    "--checkpoint-dir",
                                     (folder.path() / name).string()};
   };
   TrainRun whole(2, arguments("whole", "1"));
@@ -169,7 +194,8 @@ void write_pictures(const fs::path& root, int per_class) {
       for (int i = 0; i < count; ++i) {
         io::Image image(11 + i % 5, 9 + i % 7, 3);
         for (std::size_t k = 0; k < image.pixels.size(); ++k)
-          image.pixels[k] = static_cast<std::uint8_t>((k % 3 == (c == 0 ? 2u : 0u) ? 200 : 30) + (k * 7 + static_cast<std::size_t>(i) * 13) % 40);
+          image.pixels[k] = static_cast<std::uint8_t>((k % 3 == (c == 0 ? 2u : 0u) ? 200 : 30) +
+                                                      (k * 7 + static_cast<std::size_t>(i) * 13) % 40);
         const auto bytes = i % 2 == 0 ? io::encode_png(image.view()) : io::encode_jpeg(image.view(), 90);
         std::ofstream(directory / ("picture " + std::to_string(i) + (i % 2 == 0 ? ".png" : ".JPEG")), std::ios::binary)
             .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
@@ -179,8 +205,23 @@ void write_pictures(const fs::path& root, int per_class) {
 }
 
 std::vector<std::string> on_pictures(const fs::path& data, const fs::path& directory, std::vector<std::string> more) {
-  std::vector<std::string> out = {data.string(), "--arch", "resnet20", "--image-size", "8", "--lr-schedule", "cosine", "-b", "4",
-                                  "--epochs", "2", "--augment", "photo", "--checkpoint-dir", directory.string(), "--resume", "auto"};
+  std::vector<std::string> out = {data.string(),
+                                  "--arch",
+                                  "resnet20",
+                                  "--image-size",
+                                  "8",
+                                  "--lr-schedule",
+                                  "cosine",
+                                  "-b",
+                                  "4",
+                                  "--epochs",
+                                  "2",
+                                  "--augment",
+                                  "photo",
+                                  "--checkpoint-dir",
+                                  directory.string(),
+                                  "--resume",
+                                  "auto"};
   out.insert(out.end(), more.begin(), more.end());
   return out;
 }
@@ -190,7 +231,8 @@ TEST(ImagenetTrain, FolderInterruptedWithCropAndFlipResumesBitIdentically) {
   write_pictures(folder.path() / "data", 40);
   TrainRun whole(2, on_pictures(folder.path() / "data", folder.path() / "whole", {"-j", "1"}));
   ASSERT_EQ(whole.finish().code(), 0) << whole.output();
-  TrainRun first(2, on_pictures(folder.path() / "data", folder.path() / "parts", {"-j", "3"}), {"APEX_READ_DELAY_MS=60"});
+  TrainRun first(2, on_pictures(folder.path() / "data", folder.path() / "parts", {"-j", "3"}),
+                 {"APEX_READ_DELAY_MS=60"});
   ASSERT_TRUE(first.reaches_step(folder.path() / "parts" / "metrics.jsonl", 9)) << first.output();  // 90% of an epoch
   first.signal(SIGUSR1);
   ASSERT_EQ(first.finish().code(), 99) << first.output();
@@ -240,13 +282,23 @@ TEST(ImagenetTrain, RealPicturesTrainAsFolderAndAsPack) {
     ++classes;
   }
   ASSERT_GE(classes, 20);
-  Subprocess pack({APEX_PACK_IMAGES, (folder.path() / "data").string(), (folder.path() / "data.h5").string(), "--val-split", "0.2"});
+  Subprocess pack({APEX_PACK_IMAGES, (folder.path() / "data").string(), (folder.path() / "data.h5").string(),
+                   "--val-split", "0.2"});
   ASSERT_TRUE(pack.finish(60));
   ASSERT_EQ(pack.exit_code(), 0) << pack.output();
   std::vector<fs::path> found;
   for (const std::string name : {"data", "data.h5"}) {
-    std::vector<std::string> arguments = {(folder.path() / name).string(), "--arch", "resnet20", "-b", "10", "--epochs", "2", "--lr-schedule",
-                                          "cosine", "--checkpoint-dir", (folder.path() / ("ck_" + name)).string()};
+    std::vector<std::string> arguments = {(folder.path() / name).string(),
+                                          "--arch",
+                                          "resnet20",
+                                          "-b",
+                                          "10",
+                                          "--epochs",
+                                          "2",
+                                          "--lr-schedule",
+                                          "cosine",
+                                          "--checkpoint-dir",
+                                          (folder.path() / ("ck_" + name)).string()};
     if (name == "data") arguments.insert(arguments.end(), {"--val-split", "0.2"});
     TrainRun run(2, arguments);
     ASSERT_EQ(run.finish().code(), 0) << run.output();
@@ -267,7 +319,8 @@ TEST(ImagenetTrain, DelayedPeerRaisesExposedCommunication) {
   for (const std::string delay : {"0", "150"}) {
     const auto directory = folder.path() / delay;
     std::vector<std::string> program = {APEX_IMAGENET_TRAIN};
-    for (const auto& word : tiny(directory, {"--synthetic-size", "192", "-b", "8", "--epochs", "1", "-j", "1", "--checkpoint-every", "0"}))
+    for (const auto& word :
+         tiny(directory, {"--synthetic-size", "192", "-b", "8", "--epochs", "1", "-j", "1", "--checkpoint-every", "0"}))
       program.push_back(word);
     std::vector<std::string> command = {APEX_MPIEXEC, "-n", "1"};
     command.insert(command.end(), program.begin(), program.end());
@@ -278,7 +331,8 @@ TEST(ImagenetTrain, DelayedPeerRaisesExposedCommunication) {
     ASSERT_EQ(run.exit_code(), 0) << run.output();
     const auto steps = records(directory / "metrics.jsonl", "train");
     ASSERT_EQ(steps.size(), 12u);
-    for (std::size_t k = 3; k < steps.size(); ++k) exposed[delay] += steps[k]["exposed_communication"].get<double>() / 9;
+    for (std::size_t k = 3; k < steps.size(); ++k)
+      exposed[delay] += steps[k]["exposed_communication"].get<double>() / 9;
   }
   EXPECT_GE(exposed["150"], exposed["0"] + 0.100);
 }
@@ -286,9 +340,11 @@ TEST(ImagenetTrain, DelayedPeerRaisesExposedCommunication) {
 TEST(ImagenetTrain, MetricsAccountForWallTime) {
   const TemporaryFolder folder;
   const auto run_with = [&](const std::string& name, const std::vector<std::string>& environment, int ranks = 1) {
-    TrainRun run(ranks, {"synthetic", "--arch", "resnet20", "--image-size", "32", "--synthetic-size", std::to_string(16 * 16 * ranks), "-b", "16",
-                "--epochs", "1", "-j", "1", "--checkpoint-every", "0", "--checkpoint-dir", (folder.path() / name).string(), "--threads", "1"},
-            environment);
+    TrainRun run(ranks,
+                 {"synthetic", "--arch", "resnet20", "--image-size", "32", "--synthetic-size",
+                  std::to_string(16 * 16 * ranks), "-b", "16", "--epochs", "1", "-j", "1", "--checkpoint-every", "0",
+                  "--checkpoint-dir", (folder.path() / name).string(), "--threads", "1"},
+                 environment);
     EXPECT_EQ(run.finish().code(), 0) << run.output();
     return folder.path() / name / "metrics.jsonl";
   };
@@ -297,11 +353,13 @@ TEST(ImagenetTrain, MetricsAccountForWallTime) {
     for (std::size_t k = 2; k < steps.size(); ++k) sum += steps[k][key].get<double>();  // the first two warm up
     return sum;
   };
-  const auto plain = records(run_with("plain", {}), "train"), slow = records(run_with("slow", {"APEX_READ_DELAY_MS=250"}), "train");
+  const auto plain = records(run_with("plain", {}), "train"),
+             slow = records(run_with("slow", {"APEX_READ_DELAY_MS=250"}), "train");
   ASSERT_EQ(plain.size(), 16u);
   for (const auto* steps : {&plain, &slow}) {
     const double wall = total(*steps, "seconds");
-    const double parts = total(*steps, "data_wait") + total(*steps, "compute") + total(*steps, "exposed_communication") + total(*steps, "other");
+    const double parts = total(*steps, "data_wait") + total(*steps, "compute") +
+                         total(*steps, "exposed_communication") + total(*steps, "other");
     EXPECT_NEAR(parts, wall, 1e-6 * wall);
     EXPECT_LE(total(*steps, "other"), 0.05 * wall);
   }

@@ -22,8 +22,8 @@ TEST(Meter, AverageIsWeighted) {
 }
 
 TEST(CountTopK, CountsRowsWhoseLabelIsAmongTheLargest) {
-  const Tensor logits = from_values<float>({3, 4}, {0.f, 3.f, 2.f, 1.f,   //
-                                                    5.f, 5.f, 0.f, 0.f,   // equal: the lower class is ahead
+  const Tensor logits = from_values<float>({3, 4}, {0.f, 3.f, 2.f, 1.f,  //
+                                                    5.f, 5.f, 0.f, 0.f,  // equal: the lower class is ahead
                                                     1.f, 2.f, 3.f, 4.f});
   const Tensor labels = from_values<std::int64_t>({3}, {2, 1, 0});
   EXPECT_EQ(count_top_k(logits, labels, 1, 3), 0);

@@ -78,10 +78,18 @@ TEST(OptionSet, CommandLineBeatsEnvironmentBeatsFile) {
   EXPECT_EQ(p.options.momentum, 0.25);
   EXPECT_TRUE(p.options.deterministic);
   for (const auto& e : p.set.effective()) {
-    if (e.name == "batch-size") { EXPECT_EQ(e.origin, "command line"); }
-    if (e.name == "lr") { EXPECT_EQ(e.origin, "environment"); }
-    if (e.name == "momentum") { EXPECT_EQ(e.origin, file); }
-    if (e.name == "epochs") { EXPECT_EQ(e.origin, "default"); }
+    if (e.name == "batch-size") {
+      EXPECT_EQ(e.origin, "command line");
+    }
+    if (e.name == "lr") {
+      EXPECT_EQ(e.origin, "environment");
+    }
+    if (e.name == "momentum") {
+      EXPECT_EQ(e.origin, file);
+    }
+    if (e.name == "epochs") {
+      EXPECT_EQ(e.origin, "default");
+    }
   }
   std::remove(file.c_str());
 }
@@ -103,18 +111,18 @@ TEST(OptionSet, RefusesUnknownKeyInFile) {
 }
 
 TEST(OptionSet, RefusesBadValuesNamingOptionAndValue) {
-  for (const auto& [words, part] : std::vector<std::pair<std::vector<const char*>, const char*>>{
-           {{"-b", "many"}, "--batch-size: 'many'"},
-           {{"-b", "0"}, "--batch-size: 0"},
-           {{"-b", "1.5"}, "--batch-size: '1.5'"},
-           {{"-b", "99999999999999999999"}, "--batch-size"},
-           {{"--lr", "nan"}, "--lr"},
-           {{"--lr", "-1"}, "--lr: -1"},
-           {{"--momentum", "1.5"}, "--momentum: 1.5"},
-           {{"--progress", "loud"}, "--progress: 'loud'"},
-           {{"-b", "1", "-b", "2"}, "given twice"},
-           {{"--deterministic=maybe"}, "deterministic"},
-           {{"-b"}, "batch-size"}}) {
+  for (const auto& [words, part] :
+       std::vector<std::pair<std::vector<const char*>, const char*>>{{{"-b", "many"}, "--batch-size: 'many'"},
+                                                                     {{"-b", "0"}, "--batch-size: 0"},
+                                                                     {{"-b", "1.5"}, "--batch-size: '1.5'"},
+                                                                     {{"-b", "99999999999999999999"}, "--batch-size"},
+                                                                     {{"--lr", "nan"}, "--lr"},
+                                                                     {{"--lr", "-1"}, "--lr: -1"},
+                                                                     {{"--momentum", "1.5"}, "--momentum: 1.5"},
+                                                                     {{"--progress", "loud"}, "--progress: 'loud'"},
+                                                                     {{"-b", "1", "-b", "2"}, "given twice"},
+                                                                     {{"--deterministic=maybe"}, "deterministic"},
+                                                                     {{"-b"}, "batch-size"}}) {
     EXPECT_NE(error_of(words).find(part), std::string::npos) << error_of(words);
   }
 }
@@ -126,18 +134,22 @@ TEST(TrainOptions, Intervals) {
   EXPECT_TRUE(parse_interval("2epochs").epochs);
   EXPECT_EQ(parse_interval("2epochs").count, 2);
   EXPECT_EQ(parse_interval("0").count, 0);
-  for (const char* bad : {"", "x", "-1", "5 steps", "5hours", "epochs"}) EXPECT_THROW(parse_interval(bad), UsageError) << bad;
+  for (const char* bad : {"", "x", "-1", "5 steps", "5hours", "epochs"})
+    EXPECT_THROW(parse_interval(bad), UsageError) << bad;
 }
 
 TEST(TrainOptions, RefusesWhatIsNotThereYet) {
-  for (const char* level : {"O1", "O2", "O3", "O4", "O5"}) EXPECT_NE(error_of({"--opt-level", level}, true).find(level), std::string::npos);
+  for (const char* level : {"O1", "O2", "O3", "O4", "O5"})
+    EXPECT_NE(error_of({"--opt-level", level}, true).find(level), std::string::npos);
   EXPECT_EQ(error_of({"--opt-level", "O0"}, true), "");
   EXPECT_NE(error_of({"--sync_bn"}, true).find("sync_bn"), std::string::npos);
   EXPECT_NE(error_of({"--dtype", "bf16"}, true).find("bf16"), std::string::npos);
   EXPECT_NE(error_of({"--device", "tpu"}, true).find("tpu"), std::string::npos);
   EXPECT_NE(error_of({"--message-size", "5", "--bucket-cap-mb", "1"}, true), "");
   EXPECT_NE(error_of({"--loss-scale", "dynamic"}, true), "");
-  if (!has_cuda) { EXPECT_NE(error_of({"--device", "cuda"}, true).find("CUDA"), std::string::npos); }
+  if (!has_cuda) {
+    EXPECT_NE(error_of({"--device", "cuda"}, true).find("CUDA"), std::string::npos);
+  }
 }
 
 TEST(OptionSet, HelpListsEveryOption) {
@@ -145,8 +157,7 @@ TEST(OptionSet, HelpListsEveryOption) {
   p.parse({"--help", "--batch-size", "2"});
   ASSERT_TRUE(p.set.help_wanted());
   const std::string help = p.set.help();
-  for (const auto& e : p.set.effective())
-    EXPECT_NE(help.find(e.name), std::string::npos) << e.name;
+  for (const auto& e : p.set.effective()) EXPECT_NE(help.find(e.name), std::string::npos) << e.name;
 }
 
 }  // namespace

@@ -9,9 +9,10 @@ namespace apex::train {
 
 std::int64_t count_top_k(const Tensor& logits, const Tensor& labels, std::int64_t k, std::int64_t rows) {
   if (logits.dim() != 2 || labels.dim() != 1 || logits.size(0) != labels.size(0) || labels.dtype() != DType::i64)
-    fail(Kind::argument, concat("count_top_k: logits ", logits.sizes(), " and labels ", labels.sizes(), " of ", labels.dtype(),
-                                " do not belong together"));
-  if (rows < 0 || rows > logits.size(0)) fail(Kind::argument, concat("count_top_k: ", rows, " rows of ", logits.size(0)));
+    fail(Kind::argument, concat("count_top_k: logits ", logits.sizes(), " and labels ", labels.sizes(), " of ",
+                                labels.dtype(), " do not belong together"));
+  if (rows < 0 || rows > logits.size(0))
+    fail(Kind::argument, concat("count_top_k: ", rows, " rows of ", logits.size(0)));
   const std::int64_t classes = logits.size(1);
   return visit_floating(logits.dtype(), "count_top_k", [&]<class T>() {
     std::int64_t hits = 0;

@@ -284,7 +284,8 @@ std::string OptionSet::help() const {
   out << "Usage: " << impl_->program << " [options]";
   if (!impl_->positional_name.empty()) out << ' ' << impl_->positional_name;
   out << '\n' << impl_->summary << '\n';
-  if (!impl_->positional_name.empty()) out << "\n  " << impl_->positional_name << "  " << impl_->positional_help << '\n';
+  if (!impl_->positional_name.empty())
+    out << "\n  " << impl_->positional_name << "  " << impl_->positional_help << '\n';
   for (const auto& section : impl_->sections) {
     const bool is_positional = !impl_->positional_name.empty() && section->find_nothrow(impl_->positional_name, false);
     if (!is_positional && !section->options().empty()) out << '\n' << *section;

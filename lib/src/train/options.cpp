@@ -16,7 +16,8 @@ CheckpointInterval parse_interval(const std::string& text) {
   out.epochs = unit == "epochs" || unit == "epoch";
   const bool known = out.epochs || unit.empty() || unit == "steps" || unit == "step";
   if (error != std::errc{} || out.count < 0 || !known)
-    throw UsageError(concat("--checkpoint-every: '", text, "' is not a count of steps (500, 500steps) or epochs (2epochs)"));
+    throw UsageError(
+        concat("--checkpoint-every: '", text, "' is not a count of steps (500, 500steps) or epochs (2epochs)"));
   return out;
 }
 
@@ -36,7 +37,8 @@ void declare(OptionSet& set, TrainOptions& o) {
 
   set.heading("Data");
   set.integer("workers,j", o.workers, "threads that read and decode, per process", 0, 1024);
-  set.choice("bad-sample", o.bad_sample, {"error", "skip", "black"}, "what to do about a sample that cannot be decoded");
+  set.choice("bad-sample", o.bad_sample, {"error", "skip", "black"},
+             "what to do about a sample that cannot be decoded");
   set.text("log-samples", o.log_samples, "write the sample ids of each step to PREFIX.rank<r>.txt");
 
   set.heading("Devices and precision");
@@ -54,7 +56,8 @@ void declare(OptionSet& set, TrainOptions& o) {
   set.text("checkpoint-every", o.checkpoint_every, "N, Nsteps or Nepochs; 0: only when a signal asks");
   set.integer("keep", o.keep, "checkpoints to keep besides the best; 0: all", 0);
   set.choice("verify-checkpoint", o.verify_checkpoint, {"full", "sample", "none"}, "read back after writing");
-  set.text("resume", o.resume, "a checkpoint file, a directory of them, or auto (the checkpoint directory, if it has any)");
+  set.text("resume", o.resume,
+           "a checkpoint file, a directory of them, or auto (the checkpoint directory, if it has any)");
 
   set.heading("Cluster");
   set.choice("signal", o.signal, {"USR1", "USR2", "TERM", "none"}, "the signal that asks for a checkpoint and an end");
@@ -63,13 +66,15 @@ void declare(OptionSet& set, TrainOptions& o) {
   set.integer("expect-ranks", o.expect_ranks, "stop unless MPI started this many; 0: do not check", 0);
   set.flag("allow-gpu-sharing", o.allow_gpu_sharing, "let two ranks use one GPU");
   set.integer("local-rank", o.local_rank, "rank on this node as the launcher sees it; checked against MPI's", -1);
-  set.integer("message-size", o.message_size, "least elements of a gradient bucket (Apex's rule); 0: --bucket-cap-mb", 0);
+  set.integer("message-size", o.message_size, "least elements of a gradient bucket (Apex's rule); 0: --bucket-cap-mb",
+              0);
   set.number("bucket-cap-mb", o.bucket_cap_mb, "most MiB of a gradient bucket", 0.001);
 
   set.heading("Output");
   set.integer("print-freq,p", o.print_freq, "steps between progress lines", 1);
   set.choice("progress", o.progress, {"auto", "bar", "lines", "none"}, "one line that renews itself, or whole lines");
-  set.text("metrics", o.metrics, "file of one JSON record a step, in the checkpoint directory unless a path; none: off");
+  set.text("metrics", o.metrics,
+           "file of one JSON record a step, in the checkpoint directory unless a path; none: off");
   set.text("tensorboard", o.tensorboard, "directory for TensorBoard event files");
   set.integer("prof", o.prof, "time the phases of 10 steps from this one on, print them, end", -1);
 }
@@ -90,7 +95,8 @@ void check(const OptionSet& set, const TrainOptions& o) {
   if (o.sync_bn) throw UsageError("--sync_bn: synchronised batch norm is not there yet");
   if (set.was_given("message-size") && set.was_given("bucket-cap-mb"))
     throw UsageError("--message-size and --bucket-cap-mb exclude each other");
-  if (o.evaluate && o.max_steps > 0) throw UsageError("--evaluate makes no training steps, so --max-steps has no meaning");
+  if (o.evaluate && o.max_steps > 0)
+    throw UsageError("--evaluate makes no training steps, so --max-steps has no meaning");
 }
 
 }  // namespace apex::train

@@ -44,7 +44,8 @@ std::filesystem::path metrics_path(const TrainOptions& options) {
 
 }  // namespace
 
-Reporter::Reporter(const TrainOptions& options, std::vector<std::string> metric_names, int rank, std::int64_t start_step)
+Reporter::Reporter(const TrainOptions& options, std::vector<std::string> metric_names, int rank,
+                   std::int64_t start_step)
     : options_(options), names_(std::move(metric_names)), talks_(rank == 0) {
   reset(train_);
   reset(validation_);
@@ -54,11 +55,11 @@ Reporter::Reporter(const TrainOptions& options, std::vector<std::string> metric_
     if (!samples_) fail(Kind::data, concat("--log-samples: cannot write '", path, "'"));
   }
   if (!talks_) return;
-  progress_ = std::make_unique<io::Progress>(io::ProgressOptions{
-      .mode = io::parse_progress_mode(options.progress).value_or(io::ProgressMode::automatic),
-      .every_steps = options.print_freq,
-      .every = std::chrono::milliseconds(0),
-      .counter = false});
+  progress_ = std::make_unique<io::Progress>(
+      io::ProgressOptions{.mode = io::parse_progress_mode(options.progress).value_or(io::ProgressMode::automatic),
+                          .every_steps = options.print_freq,
+                          .every = std::chrono::milliseconds(0),
+                          .counter = false});
   if (!options.metrics.empty() && options.metrics != "none") {
     const auto path = metrics_path(options);
     std::error_code error;
@@ -144,7 +145,8 @@ void Reporter::start_validation() {
   if (talks_) progress_->restart();
 }
 
-void Reporter::validation_batch(std::int64_t index, std::int64_t batches, const std::vector<double>& sums, double seconds) {
+void Reporter::validation_batch(std::int64_t index, std::int64_t batches, const std::vector<double>& sums,
+                                double seconds) {
   update(validation_, sums, seconds);
   if (talks_ && progress_->due(index, batches))
     progress_->update(index, batches, concat("Test: [", index, '/', batches, "]\t", figures(validation_, 4)));
@@ -171,21 +173,22 @@ Reporter::Validation Reporter::end_validation(std::int64_t step, std::int64_t ep
 }
 
 void Reporter::checkpoint(std::int64_t step, const std::filesystem::path& path, std::int64_t bytes, double seconds) {
-  line(concat("=> saved checkpoint '", path.string(), "' (step ", step, ", ", fixed(static_cast<double>(bytes) / 1e6, 1),
-              " MB, ", fixed(seconds, 2), " s)"));
-  if (metrics_)
-    metrics_->write(step, "checkpoint", {{"path", path.string()}, {"bytes", bytes}, {"seconds", seconds}});
+  line(concat("=> saved checkpoint '", path.string(), "' (step ", step, ", ",
+              fixed(static_cast<double>(bytes) / 1e6, 1), " MB, ", fixed(seconds, 2), " s)"));
+  if (metrics_) metrics_->write(step, "checkpoint", {{"path", path.string()}, {"bytes", bytes}, {"seconds", seconds}});
 }
 
-void Reporter::summary(std::int64_t step, const PhaseClock::Split& t, double validation, double checkpoints, double wall) {
+void Reporter::summary(std::int64_t step, const PhaseClock::Split& t, double validation, double checkpoints,
+                       double wall) {
   if (metrics_)
-    metrics_->write(step, "summary", {{"wall", wall},
-                                      {"data_wait", t[Phase::data_wait]},
-                                      {"compute", t[Phase::compute]},
-                                      {"exposed_communication", t[Phase::communication]},
-                                      {"other", t[Phase::other]},
-                                      {"validation", validation},
-                                      {"checkpoints", checkpoints}});
+    metrics_->write(step, "summary",
+                    {{"wall", wall},
+                     {"data_wait", t[Phase::data_wait]},
+                     {"compute", t[Phase::compute]},
+                     {"exposed_communication", t[Phase::communication]},
+                     {"other", t[Phase::other]},
+                     {"validation", validation},
+                     {"checkpoints", checkpoints}});
 }
 
 }  // namespace apex::train

@@ -28,22 +28,26 @@ fs::path look(const TrainOptions& o) {
 std::optional<Resume> find_resume(const TrainOptions& options, const dist::Session& session) {
   const auto world = session.world();
   std::string found;
-  world.together([&] {
-    if (session.rank() == 0) found = look(options).string();
-  }, "looking for a checkpoint");
+  world.together(
+      [&] {
+        if (session.rank() == 0) found = look(options).string();
+      },
+      "looking for a checkpoint");
   found = world.broadcast(found, 0, "path of the checkpoint");
   if (found.empty()) return std::nullopt;
   Resume out;
-  world.together([&] {
-    const io::CheckpointFile file{fs::path(found)};
-    const auto& sampler = file.attributes("sampler");
-    const std::string where = found + ": /sampler";
-    out.path = found;
-    out.position.step = file.step();
-    out.position.epoch = io::attribute<std::int64_t>(sampler, "epoch", where);
-    out.position.index = io::attribute<std::int64_t>(sampler, "index", where);
-    out.global_batch = io::attribute<std::int64_t>(sampler, "global_batch", where);
-  }, "reading the checkpoint's position");
+  world.together(
+      [&] {
+        const io::CheckpointFile file{fs::path(found)};
+        const auto& sampler = file.attributes("sampler");
+        const std::string where = found + ": /sampler";
+        out.path = found;
+        out.position.step = file.step();
+        out.position.epoch = io::attribute<std::int64_t>(sampler, "epoch", where);
+        out.position.index = io::attribute<std::int64_t>(sampler, "index", where);
+        out.global_batch = io::attribute<std::int64_t>(sampler, "global_batch", where);
+      },
+      "reading the checkpoint's position");
   return out;
 }
 
@@ -51,8 +55,8 @@ std::int64_t batch_size_for(const TrainOptions& options, int world_size, const s
   if (!resume || options.evaluate) return options.batch_size;
   const std::int64_t parts = world_size * options.accumulate;
   if (resume->global_batch % parts != 0)
-    fail(Kind::data, concat("the checkpoint was trained with ", resume->global_batch, " samples a step, which ", world_size,
-                            " rank(s) with --accumulate ", options.accumulate,
+    fail(Kind::data, concat("the checkpoint was trained with ", resume->global_batch, " samples a step, which ",
+                            world_size, " rank(s) with --accumulate ", options.accumulate,
                             " cannot share evenly; start a number of ranks that divides it"));
   return resume->global_batch / parts;
 }

@@ -43,7 +43,8 @@ int launcher_rank() {
 }
 
 int report_usage_error(const std::string& program, const std::string& message) {
-  if (launcher_rank() == 0) std::fprintf(stderr, "%s: %s; see %s --help\n", program.c_str(), message.c_str(), program.c_str());
+  if (launcher_rank() == 0)
+    std::fprintf(stderr, "%s: %s; see %s --help\n", program.c_str(), message.c_str(), program.c_str());
   return exit_code::kUsage;
 }
 

@@ -46,7 +46,9 @@ std::int64_t Trainer::total_steps() const {
 }
 
 schedules::Position Trainer::schedule_position() const {
-  return {.step = position_.step, .steps_per_epoch = steps_per_epoch_, .epochs = std::max<std::int64_t>(parts_.options.epochs, 1)};
+  return {.step = position_.step,
+          .steps_per_epoch = steps_per_epoch_,
+          .epochs = std::max<std::int64_t>(parts_.options.epochs, 1)};
 }
 
 int Trainer::run() {
@@ -109,9 +111,15 @@ Trainer::End Trainer::train_epoch() {
     const auto before = sums_.push(sums, StopSignals::caught() != 0);
     if (before && take(*before)) end = End::signal;
     const double hidden_now = parts_.session.statistics().hidden_s();
-    unreported_ = StepReport{.step = position_.step, .epoch = position_.epoch, .index = position_.index,
-                             .steps_per_epoch = steps_per_epoch_, .total_steps = total_steps(), .lr = lr, .sums = {},
-                             .time = clock.take(), .hidden_communication = hidden_now - hidden};
+    unreported_ = StepReport{.step = position_.step,
+                             .epoch = position_.epoch,
+                             .index = position_.index,
+                             .steps_per_epoch = steps_per_epoch_,
+                             .total_steps = total_steps(),
+                             .lr = lr,
+                             .sums = {},
+                             .time = clock.take(),
+                             .hidden_communication = hidden_now - hidden};
     hidden = hidden_now;
     train_time_ += unreported_->time;
     if (position_.step == options.prof + kProfiledSteps && options.prof >= 0) {
@@ -132,9 +140,9 @@ Trainer::End Trainer::train_epoch() {
 bool Trainer::take(const LaggedSums::Result& result) {
   unreported_->sums = result.sums;
   if (!std::isfinite(result.sums[0])) {  // all ranks are here: they hold the same sums
-    const std::string message =
-        concat("the loss is ", result.sums[0] / std::max(result.sums[1], 1.0), " at step ", unreported_->step, " (epoch ",
-               unreported_->epoch, ", iteration ", unreported_->index, "); lower --lr or resume from an earlier checkpoint");
+    const std::string message = concat("the loss is ", result.sums[0] / std::max(result.sums[1], 1.0), " at step ",
+                                       unreported_->step, " (epoch ", unreported_->epoch, ", iteration ",
+                                       unreported_->index, "); lower --lr or resume from an earlier checkpoint");
     parts_.session.world().agree(false, message, Kind::numerical, "finite loss");
   }
   reporter_->step(*unreported_);
@@ -152,8 +160,8 @@ void Trainer::report_profile() {
   const auto mean = [&](Phase p) { return 1e3 * profiled_[p] / kProfiledSteps; };
   reporter_->line(concat("Profiling ended at iteration ", position_.step));
   reporter_->line(concat("mean of ", kProfiledSteps, " iterations: data wait ", mean(Phase::data_wait), " ms, compute ",
-                         mean(Phase::compute), " ms, exposed communication ", mean(Phase::communication),
-                         " ms, other ", mean(Phase::other), " ms"));
+                         mean(Phase::compute), " ms, exposed communication ", mean(Phase::communication), " ms, other ",
+                         mean(Phase::other), " ms"));
 }
 
 bool Trainer::checkpoint_due_at_step() const {
@@ -211,7 +219,8 @@ std::optional<Reporter::Validation> Trainer::validate() {
 }
 
 Reporter::Validation Trainer::evaluate() {
-  if (parts_.validation == nullptr) fail(Kind::data, "there is no validation part; give a data set that has one, or --val-split");
+  if (parts_.validation == nullptr)
+    fail(Kind::data, "there is no validation part; give a data set that has one, or --val-split");
   reporter_ = std::make_unique<Reporter>(parts_.options, parts_.task.metrics(), parts_.session.rank(),
                                          std::max<std::int64_t>(position_.step, 0));
   const auto result = validate();
@@ -222,9 +231,9 @@ Reporter::Validation Trainer::evaluate() {
 void Trainer::announce() const {
   const auto& o = parts_.options;
   const std::int64_t global = parts_.train.sampler().global_batch() * o.accumulate;
-  reporter_->line(concat("=> ", parts_.session.size(), " rank(s), ", parts_.train.dataset().size(), " training samples, ",
-                         steps_per_epoch_, " steps an epoch of ", global, " samples, lr schedule ",
-                         parts_.schedule.name()));
+  reporter_->line(concat("=> ", parts_.session.size(), " rank(s), ", parts_.train.dataset().size(),
+                         " training samples, ", steps_per_epoch_, " steps an epoch of ", global,
+                         " samples, lr schedule ", parts_.schedule.name()));
 }
 
 }  // namespace apex::train

@@ -73,10 +73,11 @@ void Trainer::save(bool best) {
 
 void Trainer::resume(const Resume& from) {
   const auto& o = parts_.options;
-  const auto loaded = checkpoint::load(from.path, {.model = parts_.model,
-                                                   .optimizer = o.evaluate ? nullptr : &parts_.optimizer,
-                                                   .rng = o.evaluate ? nullptr : &default_generator(),
-                                                   .arch = parts_.arch},
+  const auto loaded = checkpoint::load(from.path,
+                                       {.model = parts_.model,
+                                        .optimizer = o.evaluate ? nullptr : &parts_.optimizer,
+                                        .rng = o.evaluate ? nullptr : &default_generator(),
+                                        .arch = parts_.arch},
                                        {.group = parts_.session.world()});
   const std::string where = from.path.string();
   best_ = io::attribute<double>(loaded.metrics.attributes, "best_prec1", where + ": /metrics");
@@ -87,8 +88,9 @@ void Trainer::resume(const Resume& from) {
   const auto samples = io::attribute<std::int64_t>(loaded.sampler.attributes, "samples", where + ": /sampler");
   const auto& print = io::attribute<std::string>(loaded.sampler.attributes, "fingerprint", where + ": /sampler");
   if (samples != sampler.options().size || print != std::to_string(io::fingerprint(parts_.train.dataset())))
-    fail(Kind::data, concat("'", where, "' was trained on other data (", samples, " samples, here ", sampler.options().size,
-                            "); resume with the data set it was started with, or start anew with --pretrained"));
+    fail(Kind::data,
+         concat("'", where, "' was trained on other data (", samples, " samples, here ", sampler.options().size,
+                "); resume with the data set it was started with, or start anew with --pretrained"));
   const auto seed = io::attribute<std::int64_t>(loaded.sampler.attributes, "seed", where + ": /sampler");
   if (seed != static_cast<std::int64_t>(sampler.options().seed))
     fail(Kind::data, concat("'", where, "' was trained with --seed ", seed, ", not ", sampler.options().seed));
@@ -119,9 +121,10 @@ void Trainer::note_start() {
   if (parts_.session.rank() == 0) starts = io::record_attempt(parts_.options.checkpoint_dir, position_.step).count;
   starts = world.all_reduce(starts, dist::ReduceOp::max, "starts from this step");
   if (starts >= io::kMaxAttempts)
-    fail(Kind::numerical, concat("start ", starts, " in a row from step ", position_.step, " of '", parts_.options.checkpoint_dir,
-                                 "' without a newer checkpoint: something stops the run each time; look into its logs, and "
-                                 "delete the file ATTEMPTS there to try again"));
+    fail(Kind::numerical,
+         concat("start ", starts, " in a row from step ", position_.step, " of '", parts_.options.checkpoint_dir,
+                "' without a newer checkpoint: something stops the run each time; look into its logs, and "
+                "delete the file ATTEMPTS there to try again"));
 }
 
 }  // namespace apex::train

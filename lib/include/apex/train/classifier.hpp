@@ -24,7 +24,8 @@ class Classifier : public Task {
  public:
   /// @param model    whose mode is set; evaluation calls it directly
   /// @param forward  what training calls: the model, or its DistributedDataParallel
-  Classifier(std::shared_ptr<nn::Module> model, std::function<Tensor(const Tensor&)> forward, ClassifierOptions options);
+  Classifier(std::shared_ptr<nn::Module> model, std::function<Tensor(const Tensor&)> forward,
+             ClassifierOptions options);
 
   std::vector<std::string> metrics() const override { return {"prec1", "prec5"}; }
   Sums train_step(const io::Batch& batch, double weight) override;

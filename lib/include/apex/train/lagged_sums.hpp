@@ -11,8 +11,8 @@
 namespace apex::train {
 
 /// Sums over the ranks that are read one step late, so that nobody stands still for them. Each push() starts the
-/// reduction of one step's sums together with this rank's wish to stop, and gives back the step before. All ranks get the
-/// same values at the same push, so what they decide from them they decide alike.
+/// reduction of one step's sums together with this rank's wish to stop, and gives back the step before. All ranks get
+/// the same values at the same push, so what they decide from them they decide alike.
 class LaggedSums {
  public:
   explicit LaggedSums(dist::ProcessGroup group) : group_(std::move(group)) {}

@@ -12,7 +12,8 @@
 
 namespace apex::train {
 
-/// The effective value of one option and where it came from: "default", "command line", "environment" or the file's name.
+/// The effective value of one option and where it came from: "default", "command line", "environment" or the file's
+/// name.
 struct EffectiveOption {
   std::string name;
   std::string value;

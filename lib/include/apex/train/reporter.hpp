@@ -20,7 +20,7 @@ namespace apex::train {
 
 /// One optimizer step as it is reported: global figures, and where this rank's time went.
 struct StepReport {
-  std::int64_t step = 0;   ///< optimizer steps made, this one included
+  std::int64_t step = 0;  ///< optimizer steps made, this one included
   std::int64_t epoch = 0;
   std::int64_t index = 0;  ///< in the epoch, from 1
   std::int64_t steps_per_epoch = 0;

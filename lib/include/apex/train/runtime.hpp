@@ -25,8 +25,8 @@ void apply_determinism(const TrainOptions& options);
 dist::SessionOptions session_options(const TrainOptions& options);
 parallel::DistributedDataParallelOptions ddp_options(const TrainOptions& options);
 
-/// CPU threads of this process: --threads, else OMP_NUM_THREADS, else the processors of the affinity mask divided by the
-/// ranks that share it. Sets and returns them.
+/// CPU threads of this process: --threads, else OMP_NUM_THREADS, else the processors of the affinity mask divided by
+/// the ranks that share it. Sets and returns them.
 int apply_threads(const TrainOptions& options, const dist::Session& session);
 
 /// Stops the job before its first step when ranks were started with different options, naming them. Collective.

@@ -57,7 +57,8 @@ class Trainer {
   const Position& position() const noexcept { return position_; }
 
   /// Trains to the end. @returns the exit code: 0, or requeue_exit_code after a signal
-  /// @throws Kind::numerical when the loss is not finite, or with --resume auto when this is the third start in a row from
+  /// @throws Kind::numerical when the loss is not finite, or with --resume auto when this is the third start in a row
+  /// from
   ///         the same step
   int run();
   /// Validates once.
