@@ -42,23 +42,37 @@ MemoryFormat format_of(const benchmark::State& s) { return s.range(3) != 0 ? kLa
 void activations(benchmark::internal::Benchmark* b) {
   b->ArgNames({"n", "c", "hw", "last"})->Unit(benchmark::kMicrosecond)->UseRealTime();
   for (const int last : {1, 0})
-    b->Args({128, 16, 28, last})->Args({128, 32, 14, last})->Args({128, 64, 7, last})->Args({16, 64, 56, last})->Args({16, 512, 7, last});
+    b->Args({128, 16, 28, last})
+        ->Args({128, 32, 14, last})
+        ->Args({128, 64, 7, last})
+        ->Args({16, 64, 56, last})
+        ->Args({16, 512, 7, last});
 }
 
 struct BatchNormData {
   explicit BatchNormData(const benchmark::State& s)
-      : x(filled(activation(s), format_of(s))), y(filled(activation(s), format_of(s))), dy(filled(activation(s), format_of(s))),
-        residual(filled(activation(s), format_of(s))), dx(empty_like(x)), dresidual(empty_like(x)), w(filled({s.range(1)})), b(filled({s.range(1)})),
-        mean(filled({s.range(1)})), inv_std(filled({s.range(1)})), running_mean(filled({s.range(1)})), running_var(filled({s.range(1)})),
-        dw(empty({s.range(1)})), db(empty({s.range(1)})) {}
+      : x(filled(activation(s), format_of(s))),
+        y(filled(activation(s), format_of(s))),
+        dy(filled(activation(s), format_of(s))),
+        residual(filled(activation(s), format_of(s))),
+        dx(empty_like(x)),
+        dresidual(empty_like(x)),
+        w(filled({s.range(1)})),
+        b(filled({s.range(1)})),
+        mean(filled({s.range(1)})),
+        inv_std(filled({s.range(1)})),
+        running_mean(filled({s.range(1)})),
+        running_var(filled({s.range(1)})),
+        dw(empty({s.range(1)})),
+        db(empty({s.range(1)})) {}
   Tensor x, y, dy, residual, dx, dresidual, w, b, mean, inv_std, running_mean, running_var, dw, db;
 };
 
 void batch_norm_relu_forward(benchmark::State& state) {
   const BatchNormData d(state);
   for (auto _ : state)
-    kernels::batch_norm_forward({}, d.y.view(), d.mean.view(), d.inv_std.view(), d.running_mean.view(), d.running_var.view(), d.x.view(),
-                                d.w.view(), d.b.view(), {}, 0.1, {.relu = true});
+    kernels::batch_norm_forward({}, d.y.view(), d.mean.view(), d.inv_std.view(), d.running_mean.view(),
+                                d.running_var.view(), d.x.view(), d.w.view(), d.b.view(), {}, 0.1, {.relu = true});
   moved(state, d.x.numel(), 3);
 }
 BENCHMARK(batch_norm_relu_forward)->Apply(activations);
@@ -66,8 +80,9 @@ BENCHMARK(batch_norm_relu_forward)->Apply(activations);
 void batch_norm_add_relu_forward(benchmark::State& state) {
   const BatchNormData d(state);
   for (auto _ : state)
-    kernels::batch_norm_forward({}, d.y.view(), d.mean.view(), d.inv_std.view(), d.running_mean.view(), d.running_var.view(), d.x.view(),
-                                d.w.view(), d.b.view(), d.residual.view(), 0.1, {.relu = true});
+    kernels::batch_norm_forward({}, d.y.view(), d.mean.view(), d.inv_std.view(), d.running_mean.view(),
+                                d.running_var.view(), d.x.view(), d.w.view(), d.b.view(), d.residual.view(), 0.1,
+                                {.relu = true});
   moved(state, d.x.numel(), 4);
 }
 BENCHMARK(batch_norm_add_relu_forward)->Apply(activations);
@@ -75,8 +90,8 @@ BENCHMARK(batch_norm_add_relu_forward)->Apply(activations);
 void batch_norm_relu_backward(benchmark::State& state) {
   const BatchNormData d(state);
   for (auto _ : state)
-    kernels::batch_norm_backward({}, d.dx.view(), {}, d.dw.view(), d.db.view(), d.dy.view(), {}, d.x.view(), d.w.view(), d.b.view(),
-                                 d.mean.view(), d.inv_std.view(), {.relu = true});
+    kernels::batch_norm_backward({}, d.dx.view(), {}, d.dw.view(), d.db.view(), d.dy.view(), {}, d.x.view(), d.w.view(),
+                                 d.b.view(), d.mean.view(), d.inv_std.view(), {.relu = true});
   moved(state, d.x.numel(), 5);
 }
 BENCHMARK(batch_norm_relu_backward)->Apply(activations);
@@ -84,8 +99,8 @@ BENCHMARK(batch_norm_relu_backward)->Apply(activations);
 void batch_norm_add_relu_backward(benchmark::State& state) {
   const BatchNormData d(state);
   for (auto _ : state)
-    kernels::batch_norm_backward({}, d.dx.view(), d.dresidual.view(), d.dw.view(), d.db.view(), d.dy.view(), d.y.view(), d.x.view(),
-                                 d.w.view(), d.b.view(), d.mean.view(), d.inv_std.view(), {.relu = true});
+    kernels::batch_norm_backward({}, d.dx.view(), d.dresidual.view(), d.dw.view(), d.db.view(), d.dy.view(), d.y.view(),
+                                 d.x.view(), d.w.view(), d.b.view(), d.mean.view(), d.inv_std.view(), {.relu = true});
   moved(state, d.x.numel(), 7);
 }
 BENCHMARK(batch_norm_add_relu_backward)->Apply(activations);
@@ -98,7 +113,8 @@ void relu(benchmark::State& state) {
 BENCHMARK(relu)->Apply(activations);
 
 void add(benchmark::State& state) {
-  const Tensor a = filled(activation(state), format_of(state)), b = filled(activation(state), format_of(state)), c = empty_like(a);
+  const Tensor a = filled(activation(state), format_of(state)), b = filled(activation(state), format_of(state)),
+               c = empty_like(a);
   for (auto _ : state) kernels::binary({}, c.view(), a.view(), b.view(), kernels::BinaryOp::add);
   moved(state, a.numel(), 3);
 }
@@ -112,14 +128,16 @@ void sum_over_channels_last(benchmark::State& state) {
 BENCHMARK(sum_over_channels_last)->Apply(activations);
 
 void change_format(benchmark::State& state) {
-  const Tensor x = filled(activation(state), format_of(state)), y = empty(x.sizes(), DType::f32, kCpu, state.range(3) != 0 ? MemoryFormat::contiguous : kLast);
+  const Tensor x = filled(activation(state), format_of(state)),
+               y = empty(x.sizes(), DType::f32, kCpu, state.range(3) != 0 ? MemoryFormat::contiguous : kLast);
   for (auto _ : state) kernels::copy({}, y.view(), x.view());
   moved(state, x.numel(), 2);
 }
 BENCHMARK(change_format)->Apply(activations);
 
 void max_pool(benchmark::State& state) {
-  const Tensor x = filled({16, 64, 112, 112}), y = empty({16, 64, 56, 56}, DType::f32, kCpu, kLast), indices = empty_like(y, DType::i32), dx = empty_like(x);
+  const Tensor x = filled({16, 64, 112, 112}), y = empty({16, 64, 56, 56}, DType::f32, kCpu, kLast),
+               indices = empty_like(y, DType::i32), dx = empty_like(x);
   const kernels::Pool2dOptions o{.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}};
   for (auto _ : state) {
     kernels::max_pool2d({}, y.view(), indices.view(), x.view(), o);
@@ -149,13 +167,15 @@ void sgd(benchmark::State& state) {
         (k == 0 ? p : m).push_back(tensors.back().view());
     }
   const std::vector<std::uint8_t> first(p.size(), 0);
-  for (auto _ : state) kernels::multi_tensor_sgd({}, {}, p, m, {}, g, first, {.lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4});
+  for (auto _ : state)
+    kernels::multi_tensor_sgd({}, {}, p, m, {}, g, first, {.lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4});
   moved(state, state.range(0) * state.range(1), 5);
 }
 BENCHMARK(sgd)->Args({65, 4200})->Args({62, 188000})->Unit(benchmark::kMicrosecond)->UseRealTime();
 
 void image_normalize(benchmark::State& state) {
-  const Tensor x = empty({16, 3, 224, 224}, DType::u8, kCpu, kLast), y = empty({16, 3, 224, 224}, DType::f32, kCpu, kLast);
+  const Tensor x = empty({16, 3, 224, 224}, DType::u8, kCpu, kLast),
+               y = empty({16, 3, 224, 224}, DType::f32, kCpu, kLast);
   kernels::fill({}, x.view(), 100);
   const std::vector<float> mean{123.675f, 116.28f, 103.53f}, std{58.395f, 57.12f, 57.375f};
   for (auto _ : state) kernels::image_normalize({}, y.view(), x.view(), mean, std);
@@ -166,23 +186,30 @@ void matmul_f64(benchmark::State& state) {
   const std::int64_t n = state.range(0);
   const Tensor a = filled({n, n}, kLast, DType::f64), b = filled({n, n}, kLast, DType::f64), c = empty_like(a);
   for (auto _ : state) kernels::matmul({}, c.view(), a.view(), b.view());
-  state.counters["flop/s"] = benchmark::Counter(2.0 * static_cast<double>(n * n * n), benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["flop/s"] =
+      benchmark::Counter(2.0 * static_cast<double>(n * n * n), benchmark::Counter::kIsIterationInvariantRate);
 }
 BENCHMARK(matmul_f64)->Arg(256)->Arg(1024)->Unit(benchmark::kMillisecond)->UseRealTime();
 
 /// Arguments: 0 f32 or 1 f64; forward, data gradient or weight gradient.
 void conv3x3(benchmark::State& state) {
   const DType dtype = state.range(0) != 0 ? DType::f64 : DType::f32;
-  const Tensor x = filled({16, 64, 56, 56}, kLast, dtype), w = filled({64, 64, 3, 3}, kLast, dtype), y = empty_like(x), dw = empty_like(w);
+  const Tensor x = filled({16, 64, 56, 56}, kLast, dtype), w = filled({64, 64, 3, 3}, kLast, dtype), y = empty_like(x),
+               dw = empty_like(w);
   const kernels::Conv2dOptions o{.padding = {1, 1}};
   for (auto _ : state) switch (state.range(1)) {
       case 0: kernels::conv2d_forward({}, y.view(), x.view(), w.view(), {}, o); break;
       case 1: kernels::conv2d_backward_data({}, y.view(), x.view(), w.view(), o); break;
       default: kernels::conv2d_backward_weight({}, dw.view(), {}, y.view(), x.view(), o);
     }
-  state.counters["flop/s"] = benchmark::Counter(2.0 * 16 * 64 * 56 * 56 * 64 * 9, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["flop/s"] =
+      benchmark::Counter(2.0 * 16 * 64 * 56 * 56 * 64 * 9, benchmark::Counter::kIsIterationInvariantRate);
 }
-BENCHMARK(conv3x3)->ArgNames({"f64", "pass"})->ArgsProduct({{0, 1}, {0, 1, 2}})->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK(conv3x3)
+    ->ArgNames({"f64", "pass"})
+    ->ArgsProduct({{0, 1}, {0, 1, 2}})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
 
 }  // namespace
 

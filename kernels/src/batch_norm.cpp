@@ -14,7 +14,8 @@ constexpr const char* kOp = "batch_norm";
 void check_input(const Context& ctx, const ConstView& x) {
   check_given(kOp, ctx, "x", x);
   check_floating(kOp, "x", x);
-  if (x.rank() < 2 || x.rank() > 5) fail(Kind::argument, concat(kOp, ": x has sizes ", x.sizes, ", wanted rank 2 to 5"));
+  if (x.rank() < 2 || x.rank() > 5)
+    fail(Kind::argument, concat(kOp, ": x has sizes ", x.sizes, ", wanted rank 2 to 5"));
   if (x.is_contiguous()) return;
   std::int64_t expected = x.size(1);
   bool last = x.size(1) == 1 || x.stride(1) == 1;
@@ -136,7 +137,8 @@ void batch_norm_backward(const Context& ctx, View dx, View dresidual, View dweig
   check_statistic(ctx, "inv_std", inv_std, x);
   switch (ctx.device.kind) {
     case DeviceKind::cpu:
-      return cpu::batch_norm_backward(ctx, dx, dresidual, dweight, dbias, dy, y, x, weight, bias, mean, inv_std, options);
+      return cpu::batch_norm_backward(ctx, dx, dresidual, dweight, dbias, dy, y, x, weight, bias, mean, inv_std,
+                                      options);
     case DeviceKind::cuda:
       if constexpr (has_cuda)
         return cuda::batch_norm_backward(ctx, dx, dresidual, dweight, dbias, dy, y, x, weight, bias, mean, inv_std,
@@ -157,8 +159,8 @@ void batch_norm_inference_backward(const Context& ctx, View dx, View dresidual, 
   check_eps(options.eps);
   switch (ctx.device.kind) {
     case DeviceKind::cpu:
-      return cpu::batch_norm_inference_backward(ctx, dx, dresidual, dweight, dbias, dy, y, x, weight, bias, running_mean,
-                                                running_var, options);
+      return cpu::batch_norm_inference_backward(ctx, dx, dresidual, dweight, dbias, dy, y, x, weight, bias,
+                                                running_mean, running_var, options);
     case DeviceKind::cuda:
       if constexpr (has_cuda)
         return cuda::batch_norm_inference_backward(ctx, dx, dresidual, dweight, dbias, dy, y, x, weight, bias,
@@ -192,7 +194,8 @@ void batch_norm_finish_statistics(const Context& ctx, View inv_std, View running
   if (running_mean.defined() != running_var.defined())
     fail(Kind::argument, concat(kOp, ": running_mean and running_var go together, only one is given"));
   if (running_mean.defined())
-    for (const auto& [name, v] : {std::pair<const char*, ConstView>{"running_mean", running_mean}, {"running_var", running_var}}) {
+    for (const auto& [name, v] :
+         {std::pair<const char*, ConstView>{"running_mean", running_mean}, {"running_var", running_var}}) {
       check_given(kOp, ctx, name, v);
       check_vector(kOp, name, v, mean.size(0));
       check_floating(kOp, name, v);
@@ -256,7 +259,8 @@ void batch_norm_backward_apply(const Context& ctx, View dx, ConstView dy, ConstV
   check_statistic(ctx, "sum_dy_xmu", sum_dy_xmu, x);
   switch (ctx.device.kind) {
     case DeviceKind::cpu:
-      return cpu::batch_norm_backward_apply(ctx, dx, dy, y, x, weight, bias, mean, inv_std, sum_dy, sum_dy_xmu, n, relu);
+      return cpu::batch_norm_backward_apply(ctx, dx, dy, y, x, weight, bias, mean, inv_std, sum_dy, sum_dy_xmu, n,
+                                            relu);
     case DeviceKind::cuda:
       if constexpr (has_cuda)
         return cuda::batch_norm_backward_apply(ctx, dx, dy, y, x, weight, bias, mean, inv_std, sum_dy, sum_dy_xmu, n,

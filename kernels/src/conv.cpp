@@ -40,10 +40,12 @@ void check_problem(const char* op, const Context& ctx, const char* x_name, const
 Dims conv2d_output_sizes(const Dims& x, const Dims& w, const Conv2dOptions& options) {
   check_options(options);
   if (x.size() != 4 || w.size() != 4)
-    fail(Kind::argument, concat("conv2d: x has sizes ", x, " and w ", w, ", wanted [N, C, H, W] and [K, C/groups, R, S]"));
+    fail(Kind::argument,
+         concat("conv2d: x has sizes ", x, " and w ", w, ", wanted [N, C, H, W] and [K, C/groups, R, S]"));
   const std::int64_t g = options.groups;
   if (x[1] % g != 0 || w[0] % g != 0)
-    fail(Kind::argument, concat("conv2d: groups ", g, " does not divide ", x[1], " input and ", w[0], " output channels"));
+    fail(Kind::argument,
+         concat("conv2d: groups ", g, " does not divide ", x[1], " input and ", w[0], " output channels"));
   if (x[1] / g != w[1] || w[1] < 1)
     fail(Kind::argument, concat("conv2d: x of sizes ", x, " in ", g, " groups does not fit w of sizes ", w));
   Dims out{x[0], w[0], 0, 0};
@@ -51,14 +53,15 @@ Dims conv2d_output_sizes(const Dims& x, const Dims& w, const Conv2dOptions& opti
     const auto d = static_cast<std::size_t>(i);
     const std::int64_t reach = options.dilation[d] * (w[2 + i] - 1) + 1, padded = x[2 + i] + 2 * options.padding[d];
     if (w[2 + i] < 1 || reach > padded)
-      fail(Kind::argument, concat("conv2d: w of sizes ", w, " (dilation ", options.dilation[d], ") is larger than x of sizes ",
-                                  x, " with padding ", options.padding[d]));
+      fail(Kind::argument, concat("conv2d: w of sizes ", w, " (dilation ", options.dilation[d],
+                                  ") is larger than x of sizes ", x, " with padding ", options.padding[d]));
     out[2 + i] = (padded - reach) / options.stride[d] + 1;
   }
   return out;
 }
 
-void conv2d_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bias, const Conv2dOptions& options) {
+void conv2d_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bias,
+                    const Conv2dOptions& options) {
   check_problem("conv2d", ctx, "x", x, "w", w, "y", y, options);
   check_optional("conv2d", ctx, "bias", bias);
   if (bias.defined()) {

@@ -8,16 +8,14 @@
 // that is not built are never referenced.
 
 namespace apex::kernels::cpu {
-void conv2d_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bias,
-                    const Conv2dOptions& options);
+void conv2d_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bias, const Conv2dOptions& options);
 void conv2d_backward_data(const Context& ctx, View dx, ConstView dy, ConstView w, const Conv2dOptions& options);
 void conv2d_backward_weight(const Context& ctx, View dw, View db, ConstView dy, ConstView x,
                             const Conv2dOptions& options);
 }  // namespace apex::kernels::cpu
 
 namespace apex::kernels::cuda {
-void conv2d_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bias,
-                    const Conv2dOptions& options);
+void conv2d_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bias, const Conv2dOptions& options);
 void conv2d_backward_data(const Context& ctx, View dx, ConstView dy, ConstView w, const Conv2dOptions& options);
 void conv2d_backward_weight(const Context& ctx, View dw, View db, ConstView dy, ConstView x,
                             const Conv2dOptions& options);

@@ -21,7 +21,8 @@ void check_operand(const char* op, const Context& ctx, const char* name, const C
 }
 
 bool is_integer_op(UnaryOp op) {
-  return op == UnaryOp::neg || op == UnaryOp::abs || op == UnaryOp::sign || op == UnaryOp::square || op == UnaryOp::relu;
+  return op == UnaryOp::neg || op == UnaryOp::abs || op == UnaryOp::sign || op == UnaryOp::square ||
+         op == UnaryOp::relu;
 }
 
 }  // namespace

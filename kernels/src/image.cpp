@@ -18,7 +18,8 @@ void image_normalize(const Context& ctx, View y, ConstView x, std::span<const fl
   check_writable(op, "y", y);
   const auto channels = static_cast<std::size_t>(x.size(1));
   if (mean.size() != channels || std.size() != channels)
-    fail(Kind::argument, concat(op, ": ", mean.size(), " means and ", std.size(), " standard deviations for ", channels, " channels"));
+    fail(Kind::argument,
+         concat(op, ": ", mean.size(), " means and ", std.size(), " standard deviations for ", channels, " channels"));
   for (const float s : std)
     if (!(s > 0)) fail(Kind::argument, concat(op, ": standard deviation ", s, " is not positive"));
   switch (ctx.device.kind) {

@@ -21,7 +21,8 @@ void matmul(const Context& ctx, View c, ConstView a, ConstView b, const MatmulOp
   check_writable("matmul", "c", c);
   check_matrix("matmul", ctx, "a", a, c.dtype);
   check_matrix("matmul", ctx, "b", b, c.dtype);
-  if (c.rank() != 2 && c.rank() != 3) fail(Kind::argument, concat("matmul: c has sizes ", c.sizes, ", wanted rank 2 or 3"));
+  if (c.rank() != 2 && c.rank() != 3)
+    fail(Kind::argument, concat("matmul: c has sizes ", c.sizes, ", wanted rank 2 or 3"));
   check_rank("matmul", "a", a, c.rank());
   check_rank("matmul", "b", b, c.rank());
   const bool fits = a.size(-1) == b.size(-2) && c.size(-2) == a.size(-2) && c.size(-1) == b.size(-1);

@@ -21,7 +21,8 @@ void check_list(const char* op, const Context& ctx, const char* name, std::span<
     if (!is_floating(v.dtype))
       fail(Kind::unsupported, concat(place(op, name, i), " is ", v.dtype, "; only floating types are supported"));
     if (!is_non_overlapping_and_dense(v.sizes, v.strides))
-      fail(Kind::argument, concat(place(op, name, i), " of sizes ", v.sizes, " and strides ", v.strides, " is not dense"));
+      fail(Kind::argument,
+           concat(place(op, name, i), " of sizes ", v.sizes, " and strides ", v.strides, " is not dense"));
   }
 }
 
@@ -41,10 +42,12 @@ void check_matches(const char* op, const char* name, std::span<const V> list, co
   for (std::size_t i = 0; i < list.size(); ++i) {
     const ConstView v(list[i]), m(model[i]);
     if (v.numel() != m.numel())
-      fail(Kind::argument, concat(place(op, name, i), " has sizes ", v.sizes, ", ", model_name, '[', i, "] has ", m.sizes));
+      fail(Kind::argument,
+           concat(place(op, name, i), " has sizes ", v.sizes, ", ", model_name, '[', i, "] has ", m.sizes));
     const bool both_rows = v.is_contiguous() && m.is_contiguous();
     if (!both_rows && (v.sizes != m.sizes || !same_strides(v, m)))
-      fail(Kind::argument, concat(place(op, name, i), " has strides ", v.strides, ", ", model_name, '[', i, "] has ", m.strides));
+      fail(Kind::argument,
+           concat(place(op, name, i), " has strides ", v.strides, ", ", model_name, '[', i, "] has ", m.strides));
   }
 }
 
@@ -76,7 +79,8 @@ void check_chunk(const char* op, std::int64_t chunk_size) {
 template <class V, class M>
 void check_precision(const char* op, const char* name, std::span<const V> list, std::span<const M> model) {
   if (!list.empty() && (list[0].dtype == DType::f64) != (model[0].dtype == DType::f64))
-    fail(Kind::argument, concat(op, ": ", name, " are ", list[0].dtype, " beside ", model[0].dtype, "; f64 goes with f64 only"));
+    fail(Kind::argument,
+         concat(op, ": ", name, " are ", list[0].dtype, " beside ", model[0].dtype, "; f64 goes with f64 only"));
 }
 
 }  // namespace

@@ -11,8 +11,7 @@ namespace apex::kernels::cpu {
 void multi_tensor_scale(const Context& ctx, View flag, std::span<const View> out, std::span<const ConstView> in,
                         double scale, std::int64_t chunk_size);
 void multi_tensor_axpby(const Context& ctx, View flag, std::span<const View> out, std::span<const ConstView> x,
-                        std::span<const ConstView> y, double a, double b, CheckArgs check,
-                        std::int64_t chunk_size);
+                        std::span<const ConstView> y, double a, double b, CheckArgs check, std::int64_t chunk_size);
 void multi_tensor_l2norm(const Context& ctx, View flag, View norm, View per_tensor, std::span<const ConstView> x,
                          std::int64_t chunk_size);
 void multi_tensor_sgd(const Context& ctx, View flag, std::span<const View> params, std::span<const View> momenta,
@@ -26,8 +25,7 @@ namespace apex::kernels::cuda {
 void multi_tensor_scale(const Context& ctx, View flag, std::span<const View> out, std::span<const ConstView> in,
                         double scale, std::int64_t chunk_size);
 void multi_tensor_axpby(const Context& ctx, View flag, std::span<const View> out, std::span<const ConstView> x,
-                        std::span<const ConstView> y, double a, double b, CheckArgs check,
-                        std::int64_t chunk_size);
+                        std::span<const ConstView> y, double a, double b, CheckArgs check, std::int64_t chunk_size);
 void multi_tensor_l2norm(const Context& ctx, View flag, View norm, View per_tensor, std::span<const ConstView> x,
                          std::int64_t chunk_size);
 void multi_tensor_sgd(const Context& ctx, View flag, std::span<const View> params, std::span<const View> momenta,

@@ -15,7 +15,8 @@ void check_options(const Pool2dOptions& o) {
     if (o.kernel[i] < 1) fail(Kind::argument, concat("pool2d: kernel ", o.kernel[i], " is less than 1"));
     if (o.stride[i] < 1) fail(Kind::argument, concat("pool2d: stride ", o.stride[i], " is less than 1"));
     if (o.padding[i] < 0 || o.padding[i] > o.kernel[i] / 2)
-      fail(Kind::argument, concat("pool2d: padding ", o.padding[i], " is not between 0 and half the kernel ", o.kernel[i]));
+      fail(Kind::argument,
+           concat("pool2d: padding ", o.padding[i], " is not between 0 and half the kernel ", o.kernel[i]));
   }
 }
 
@@ -35,14 +36,16 @@ void check_pair(const char* op, const Context& ctx, const char* x_name, const Co
                                 ") are neither both row-major nor both channels-last; copy one first"));
 }
 
-void check_indices(const char* op, const Context& ctx, const ConstView& indices, const ConstView& y, const ConstView& x) {
+void check_indices(const char* op, const Context& ctx, const ConstView& indices, const ConstView& y,
+                   const ConstView& x) {
   check_given(op, ctx, "indices", indices);
   check_dtype(op, "indices", indices, DType::i32);
   check_sizes(op, "indices", indices, y.sizes);
   if (!same_strides(indices, y))
     fail(Kind::argument, concat(op, ": indices have strides ", indices.strides, ", the output has ", y.strides));
   if (x.size(2) * x.size(3) > std::numeric_limits<std::int32_t>::max())
-    fail(Kind::unsupported, concat(op, ": a plane of ", x.size(2), " x ", x.size(3), " is too large for 32-bit indices"));
+    fail(Kind::unsupported,
+         concat(op, ": a plane of ", x.size(2), " x ", x.size(3), " is too large for 32-bit indices"));
 }
 
 void check_adaptive(const char* op, const ConstView& x, const ConstView& y) {
@@ -61,8 +64,8 @@ Dims pool2d_output_sizes(const Dims& x, const Pool2dOptions& options) {
     const auto d = static_cast<std::size_t>(i);
     const std::int64_t room = x[2 + i] + 2 * options.padding[d] - options.kernel[d], stride = options.stride[d];
     if (room < 0)
-      fail(Kind::argument, concat("pool2d: kernel ", options.kernel[d], " is larger than x of sizes ", x, " with padding ",
-                                  options.padding[d]));
+      fail(Kind::argument, concat("pool2d: kernel ", options.kernel[d], " is larger than x of sizes ", x,
+                                  " with padding ", options.padding[d]));
     out[2 + i] = (room + (options.ceil_mode ? stride - 1 : 0)) / stride + 1;
     if ((out[2 + i] - 1) * stride >= x[2 + i] + options.padding[d]) --out[2 + i];
   }

@@ -48,7 +48,8 @@ void for_each_term(const Case& c, const Dims& y, F&& f) {
           for (std::int64_t ch = 0; ch < c_group; ++ch)
             for (std::int64_t r = 0; r < c.w[2]; ++r)
               for (std::int64_t s = 0; s < c.w[3]; ++s) {
-                const std::int64_t h = i * o.stride[0] + r * o.dilation[0] - o.padding[0], v = j * o.stride[1] + s * o.dilation[1] - o.padding[1];
+                const std::int64_t h = i * o.stride[0] + r * o.dilation[0] - o.padding[0],
+                                   v = j * o.stride[1] + s * o.dilation[1] - o.padding[1];
                 if (h < 0 || h >= c.x[2] || v < 0 || v >= c.x[3]) continue;
                 const std::int64_t channel = k / k_group * c_group + ch;
                 f(static_cast<std::size_t>(((n * y[1] + k) * y[2] + i) * y[3] + j),
@@ -66,7 +67,8 @@ TEST_P(Conv2d, MatchesTheDefinition) {
   const Dims ys = kernels::conv2d_output_sizes(c.x, c.w, c.options);
   for (const auto dtype : {DType::f64, DType::f32}) {
     const Tensor b = test::uniform({c.w[0]}, dtype, kCpu, 3);
-    const auto xs = test::to_f64(test::uniform(c.x, dtype, kCpu, 1)), ws = test::to_f64(test::uniform(c.w, dtype, kCpu, 2)), bs = test::to_f64(b);
+    const auto xs = test::to_f64(test::uniform(c.x, dtype, kCpu, 1)),
+               ws = test::to_f64(test::uniform(c.w, dtype, kCpu, 2)), bs = test::to_f64(b);
     const auto gs = test::to_f64(test::uniform(ys, dtype, kCpu, 4));
     const auto pixels = static_cast<std::size_t>(ys[2] * ys[3]), outputs = static_cast<std::size_t>(element_count(ys));
     std::vector<double> y(outputs, 0.0), biased, dx(xs.size(), 0.0), dw(ws.size(), 0.0), db(bs.size(), 0.0);
@@ -80,24 +82,28 @@ TEST_P(Conv2d, MatchesTheDefinition) {
       biased.push_back(y[o] + bs[k]);
       db[k] += gs[o];
     }
-    const std::int64_t terms = c.w[1] * c.w[2] * c.w[3], rows = ys[0] * ys[2] * ys[3], reach = c.w[0] / c.options.groups * c.w[2] * c.w[3];
+    const std::int64_t terms = c.w[1] * c.w[2] * c.w[3], rows = ys[0] * ys[2] * ys[3],
+                       reach = c.w[0] / c.options.groups * c.w[2] * c.w[3];
     for (const auto xf : {kRow, kLast})
       for (const auto wf : {kRow, kLast})
         for (const auto yf : {kRow, kLast}) {
           SCOPED_TRACE(concat(dtype, xf == kLast, wf == kLast, yf == kLast));
-          const Tensor x = test::uniform(c.x, dtype, kCpu, 1, -1, 1, xf), w = test::uniform(c.w, dtype, kCpu, 2, -1, 1, wf);
+          const Tensor x = test::uniform(c.x, dtype, kCpu, 1, -1, 1, xf),
+                       w = test::uniform(c.w, dtype, kCpu, 2, -1, 1, wf);
           const Tensor dy = test::uniform(ys, dtype, kCpu, 4, -1, 1, yf), out = test::fresh(ys, dtype, yf);
           kernels::conv2d_forward({}, out.view(), x.view(), w.view(), {}, c.options);
           ASSERT_TRUE(test::close(out, y, test::product_tolerance(dtype, terms)));
           kernels::conv2d_forward({}, out.view(), test::misaligned(x).view(), w.view(), b.view(), c.options);
           ASSERT_TRUE(test::close(out, biased, test::product_tolerance(dtype, terms)));
-          const Tensor dx_out = test::fresh(c.x, dtype, xf), dw_out = test::fresh(c.w, dtype, wf), db_out = test::fresh({c.w[0]}, dtype);
+          const Tensor dx_out = test::fresh(c.x, dtype, xf), dw_out = test::fresh(c.w, dtype, wf),
+                       db_out = test::fresh({c.w[0]}, dtype);
           kernels::conv2d_backward_data({}, dx_out.view(), dy.view(), w.view(), c.options);
           ASSERT_TRUE(test::close(dx_out, dx, test::product_tolerance(dtype, reach)));
           kernels::conv2d_backward_weight({}, dw_out.view(), db_out.view(), dy.view(), x.view(), c.options);
           ASSERT_TRUE(test::close(dw_out, dw, test::sum_tolerance(dtype, rows)));
           ASSERT_TRUE(test::close(db_out, db, test::sum_tolerance(dtype, rows)));
-          kernels::conv2d_backward_weight({}, test::poisoned(dw_out).view(), {}, test::misaligned(dy).view(), x.view(), c.options);
+          kernels::conv2d_backward_weight({}, test::poisoned(dw_out).view(), {}, test::misaligned(dy).view(), x.view(),
+                                          c.options);
           ASSERT_TRUE(test::close(dw_out, dw, test::sum_tolerance(dtype, rows)));
         }
     const Tensor only = test::fresh({c.w[0]}, dtype);
@@ -110,8 +116,10 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Conv2d, ::testing::ValuesIn(kCases), case_name)
 TEST(Conv2d, GradientsMatchDifferences) {
   const Case c{"", {2, 4, 5, 4}, {6, 2, 3, 2}, {.stride = {2, 1}, .padding = {1, 1}, .groups = 2}};
   const Dims ys = kernels::conv2d_output_sizes(c.x, c.w, c.options);
-  const Tensor x = test::uniform(c.x, DType::f64, kCpu, 1), w = test::uniform(c.w, DType::f64, kCpu, 2), b = test::uniform({6}, DType::f64, kCpu, 3);
-  const Tensor y = test::fresh(ys, DType::f64), dx = test::fresh_like(x), dw = test::fresh_like(w), db = test::fresh_like(b);
+  const Tensor x = test::uniform(c.x, DType::f64, kCpu, 1), w = test::uniform(c.w, DType::f64, kCpu, 2),
+               b = test::uniform({6}, DType::f64, kCpu, 3);
+  const Tensor y = test::fresh(ys, DType::f64), dx = test::fresh_like(x), dw = test::fresh_like(w),
+               db = test::fresh_like(b);
   const auto loss = [&] {
     kernels::conv2d_forward({}, y.view(), x.view(), w.view(), b.view(), c.options);
     return test::weighted_sum(y);
@@ -126,7 +134,8 @@ TEST(Conv2d, GradientsMatchDifferences) {
 
 TEST(Conv2d, EmptyBatch) {
   for (const auto dtype : {DType::f64, DType::f32}) {
-    const Tensor x = empty({0, 3, 5, 5}, dtype), w = test::uniform({4, 3, 3, 3}, dtype, kCpu, 1), y = empty({0, 4, 3, 3}, dtype);
+    const Tensor x = empty({0, 3, 5, 5}, dtype), w = test::uniform({4, 3, 3, 3}, dtype, kCpu, 1),
+                 y = empty({0, 4, 3, 3}, dtype);
     const Tensor dw = test::fresh({4, 3, 3, 3}, dtype), db = test::fresh({4}, dtype);
     kernels::conv2d_forward({}, y.view(), x.view(), w.view(), {});
     kernels::conv2d_backward_data({}, x.view(), y.view(), w.view());
@@ -137,7 +146,8 @@ TEST(Conv2d, EmptyBatch) {
 }
 
 TEST(Conv2d, RepeatsBitForBit) {
-  const Tensor x = test::uniform({4, 16, 14, 14}, DType::f32, kCpu, 1, -1, 1, kLast), w = test::uniform({32, 16, 3, 3}, DType::f32, kCpu, 2);
+  const Tensor x = test::uniform({4, 16, 14, 14}, DType::f32, kCpu, 1, -1, 1, kLast),
+               w = test::uniform({32, 16, 3, 3}, DType::f32, kCpu, 2);
   const Tensor y = empty({4, 32, 14, 14}, DType::f32, kCpu, kLast), dw = empty_like(w), again = empty_like(w);
   const Conv2dOptions o{.padding = {1, 1}};
   kernels::conv2d_forward({}, y.view(), x.view(), w.view(), {}, o);
@@ -149,8 +159,11 @@ TEST(Conv2d, RepeatsBitForBit) {
 }
 
 TEST(Conv2d, OutputSizes) {
-  EXPECT_EQ(kernels::conv2d_output_sizes({2, 3, 224, 224}, {64, 3, 7, 7}, {.stride = {2, 2}, .padding = {3, 3}}), (Dims{2, 64, 112, 112}));
-  EXPECT_EQ(kernels::conv2d_output_sizes({1, 4, 9, 10}, {8, 2, 3, 3}, {.stride = {2, 3}, .dilation = {2, 1}, .groups = 2}), (Dims{1, 8, 3, 3}));
+  EXPECT_EQ(kernels::conv2d_output_sizes({2, 3, 224, 224}, {64, 3, 7, 7}, {.stride = {2, 2}, .padding = {3, 3}}),
+            (Dims{2, 64, 112, 112}));
+  EXPECT_EQ(
+      kernels::conv2d_output_sizes({1, 4, 9, 10}, {8, 2, 3, 3}, {.stride = {2, 3}, .dilation = {2, 1}, .groups = 2}),
+      (Dims{1, 8, 3, 3}));
 }
 
 TEST(Conv2d, BadArguments) {
@@ -165,17 +178,24 @@ TEST(Conv2d, BadArguments) {
   EXPECT_TRUE(throws(Kind::argument, "groups 3 does not divide", [&] { forward(x, w, y, {.groups = 3}); }));
   EXPECT_TRUE(throws(Kind::argument, "does not fit w", [&] { forward(x, empty({8, 3, 3, 3}), y); }));
   EXPECT_TRUE(throws(Kind::argument, "larger than x", [&] { forward(x, empty({8, 4, 7, 3}), y); }));
-  EXPECT_TRUE(throws(Kind::argument, "y has sizes [2, 8, 4, 5], wanted [2, 8, 4, 4]", [&] { forward(x, w, empty({2, 8, 4, 5})); }));
+  EXPECT_TRUE(throws(Kind::argument, "y has sizes [2, 8, 4, 5], wanted [2, 8, 4, 4]", [&] {
+    forward(x, w, empty({2, 8, 4, 5}));
+  }));
   EXPECT_TRUE(throws(Kind::argument, "rank 4", [&] { forward(empty({4, 6, 6}), w, y); }));
   EXPECT_TRUE(throws(Kind::argument, "copy it first", [&] { forward(test::spread_out(x), w, y); }));
   EXPECT_TRUE(throws(Kind::argument, "w is f64", [&] { forward(x, empty({8, 4, 3, 3}, DType::f64), y); }));
   EXPECT_TRUE(throws(Kind::unsupported, "bf16", [&] { forward(empty({2, 4, 6, 6}, DType::bf16), w, y); }));
-  EXPECT_TRUE(throws(Kind::argument, "bias has sizes", [&] { kernels::conv2d_forward({}, y.view(), x.view(), w.view(), empty({7}).view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "bias has stride 2", [&] { kernels::conv2d_forward({}, y.view(), x.view(), w.view(), test::spread_out(b).view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "dy has sizes", [&] { kernels::conv2d_backward_data({}, x.view(), x.view(), w.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "dw is not given", [&] { kernels::conv2d_backward_data({}, x.view(), y.view(), {}); }) ||
-              throws(Kind::argument, "w is not given", [&] { kernels::conv2d_backward_data({}, x.view(), y.view(), {}); }));
-  EXPECT_TRUE(throws(Kind::argument, "db has sizes", [&] { kernels::conv2d_backward_weight({}, w.view(), empty({2}).view(), y.view(), x.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "bias has sizes",
+                     [&] { kernels::conv2d_forward({}, y.view(), x.view(), w.view(), empty({7}).view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "bias has stride 2",
+                     [&] { kernels::conv2d_forward({}, y.view(), x.view(), w.view(), test::spread_out(b).view()); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "dy has sizes", [&] { kernels::conv2d_backward_data({}, x.view(), x.view(), w.view()); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "dw is not given", [&] { kernels::conv2d_backward_data({}, x.view(), y.view(), {}); }) ||
+      throws(Kind::argument, "w is not given", [&] { kernels::conv2d_backward_data({}, x.view(), y.view(), {}); }));
+  EXPECT_TRUE(throws(Kind::argument, "db has sizes",
+                     [&] { kernels::conv2d_backward_weight({}, w.view(), empty({2}).view(), y.view(), x.view()); }));
 }
 
 }  // namespace

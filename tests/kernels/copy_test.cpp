@@ -30,11 +30,12 @@ double converted(double value, DType to) {
   return 0;
 }
 
-constexpr DType kAll[] = {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8, DType::boolean};
+constexpr DType kAll[] = {DType::f64, DType::f32, DType::f16, DType::bf16,
+                          DType::i64, DType::i32, DType::u8,  DType::boolean};
 
 TEST(Copy, EveryTypeToEveryType) {
-  const std::vector<double> wide = {0, 1, -1, 2.5, -2.5, 0.49, 255, 256, 300.7, 1e5, -1e5, 65519, 3e9, -3e9, 1e30, -1e30,
-                                    1.0009765, INFINITY, -INFINITY, std::nan("")};
+  const std::vector<double> wide = {0,    1,     -1,  2.5,  -2.5, 0.49,  255,       256,      300.7,     1e5,
+                                    -1e5, 65519, 3e9, -3e9, 1e30, -1e30, 1.0009765, INFINITY, -INFINITY, std::nan("")};
   for (const auto from : kAll)
     for (const auto to : kAll) {
       std::vector<double> values;
@@ -52,15 +53,19 @@ TEST(Copy, EveryTypeToEveryType) {
       std::vector<double> want;
       const bool wraps_between_integers = !is_floating(from) && (to == DType::i32 || to == DType::u8);
       for (const double v : test::to_f64(x))
-        want.push_back(wraps_between_integers && to == DType::u8 ? static_cast<std::uint8_t>(static_cast<std::int64_t>(v)) : converted(v, to));
+        want.push_back(wraps_between_integers && to == DType::u8
+                           ? static_cast<std::uint8_t>(static_cast<std::int64_t>(v))
+                           : converted(v, to));
       EXPECT_TRUE(test::equal(y, want)) << from << " to " << to;
     }
 }
 
 TEST(Copy, AnyStridesToAnyStrides) {
   for (const auto dtype : {DType::f32, DType::f64, DType::f16, DType::u8, DType::i64}) {
-    for (const Dims& sizes : {Dims{2, 3, 5, 7}, Dims{1, 64, 33, 2}, Dims{3, 1, 1, 4}, Dims{2, 40, 70, 1}, Dims{0, 3, 2, 2}}) {
-      const Tensor x = test::from_function(sizes, dtype, kCpu, [](std::int64_t i) { return static_cast<double>(i % 251); });
+    for (const Dims& sizes :
+         {Dims{2, 3, 5, 7}, Dims{1, 64, 33, 2}, Dims{3, 1, 1, 4}, Dims{2, 40, 70, 1}, Dims{0, 3, 2, 2}}) {
+      const Tensor x =
+          test::from_function(sizes, dtype, kCpu, [](std::int64_t i) { return static_cast<double>(i % 251); });
       const auto want = test::to_f64(x);
       const Tensor last = empty(sizes, dtype, kCpu, MemoryFormat::channels_last), back = empty(sizes, dtype);
       kernels::copy(x.context(), last.view(), x.view());
@@ -78,7 +83,8 @@ TEST(Copy, AnyStridesToAnyStrides) {
 }
 
 TEST(Copy, LargeTransposesAreExact) {
-  const Tensor x = test::from_function({4, 37, 65, 50}, DType::f32, kCpu, [](std::int64_t i) { return static_cast<double>(i); });
+  const Tensor x =
+      test::from_function({4, 37, 65, 50}, DType::f32, kCpu, [](std::int64_t i) { return static_cast<double>(i); });
   const Tensor y = empty({4, 37, 65, 50}, DType::f32, kCpu, MemoryFormat::channels_last);
   kernels::copy(x.context(), y.view(), x.view());
   EXPECT_TRUE(test::equal(y, test::to_f64(x)));
@@ -96,7 +102,8 @@ TEST(Copy, Broadcasts) {
 TEST(Copy, RefusesWhatDoesNotFit) {
   const Tensor x = empty({3}), y = empty({4}), c = empty({1});
   EXPECT_TRUE(throws(Kind::argument, "does not broadcast", [&] { kernels::copy({}, y.view(), x.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "broadcast and cannot be written", [&] { kernels::copy({}, views::expand(c, {3}).view(), x.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "broadcast and cannot be written",
+                     [&] { kernels::copy({}, views::expand(c, {3}).view(), x.view()); }));
   EXPECT_TRUE(throws(Kind::argument, "dst is not given", [&] { kernels::copy({}, {}, x.view()); }));
   EXPECT_TRUE(throws(Kind::argument, "src is not given", [&] { kernels::copy({}, x.view(), {}); }));
   const Context gpu{Device{DeviceKind::cuda, 0}, nullptr};
@@ -129,7 +136,8 @@ TEST(ImageNormalize, MatchesTheFormulaInEveryLayout) {
     for (const auto from : {MemoryFormat::contiguous, MemoryFormat::channels_last})
       for (const auto to : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
         const Dims sizes{2, 3, 5, 9};
-        const Tensor x = test::from_function(sizes, DType::u8, kCpu, [](std::int64_t i) { return static_cast<double>(i * 7 % 256); }, from);
+        const Tensor x = test::from_function(
+            sizes, DType::u8, kCpu, [](std::int64_t i) { return static_cast<double>(i * 7 % 256); }, from);
         const Tensor y = test::fresh(sizes, dtype, to);
         kernels::image_normalize({}, y.view(), x.view(), mean, std);
         std::vector<double> want;
@@ -142,10 +150,15 @@ TEST(ImageNormalize, MatchesTheFormulaInEveryLayout) {
       }
   const Tensor x = empty({1, 3, 2, 2}, DType::u8), y = empty({1, 3, 2, 2});
   kernels::image_normalize({}, views::narrow(y, 0, 0, 0).view(), views::narrow(x, 0, 0, 0).view(), mean, std);
-  EXPECT_TRUE(throws(Kind::argument, "2 means", [&] { kernels::image_normalize({}, y.view(), x.view(), std::vector<float>{1, 2}, std); }));
-  EXPECT_TRUE(throws(Kind::argument, "not positive", [&] { kernels::image_normalize({}, y.view(), x.view(), mean, std::vector<float>{1, 0, 1}); }));
+  EXPECT_TRUE(throws(Kind::argument, "2 means", [&] {
+    kernels::image_normalize({}, y.view(), x.view(), std::vector<float>{1, 2}, std);
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "not positive", [&] {
+    kernels::image_normalize({}, y.view(), x.view(), mean, std::vector<float>{1, 0, 1});
+  }));
   EXPECT_TRUE(throws(Kind::argument, "x is f32", [&] { kernels::image_normalize({}, y.view(), y.view(), mean, std); }));
-  EXPECT_TRUE(throws(Kind::unsupported, "y is u8", [&] { kernels::image_normalize({}, x.view(), x.view(), mean, std); }));
+  EXPECT_TRUE(
+      throws(Kind::unsupported, "y is u8", [&] { kernels::image_normalize({}, x.view(), x.view(), mean, std); }));
 }
 
 }  // namespace

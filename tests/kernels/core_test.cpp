@@ -85,7 +85,8 @@ TEST(Half, OverflowAndNaN) {
 // ---- dtypes, devices, errors --------------------------------------------------------------------------------------
 
 TEST(DType, NamesRoundTrip) {
-  for (const auto d : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8, DType::boolean})
+  for (const auto d :
+       {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8, DType::boolean})
     EXPECT_EQ(parse_dtype(name_of(d)), d);
   EXPECT_EQ(parse_dtype("bfloat16"), DType::bf16);
   EXPECT_EQ(parse_dtype("float"), DType::f32);
@@ -158,7 +159,8 @@ TEST(Shape, CountsAndLimits) {
 }
 
 Tensor counting(const Dims& sizes, MemoryFormat format = MemoryFormat::contiguous) {
-  return test::from_function(sizes, DType::i64, kCpu, [](std::int64_t i) { return static_cast<double>(i); }, format);
+  return test::from_function(
+      sizes, DType::i64, kCpu, [](std::int64_t i) { return static_cast<double>(i); }, format);
 }
 
 TEST(Tensor, MakesAndReads) {
@@ -210,14 +212,16 @@ TEST(Tensor, MemoryFormats) {
   EXPECT_EQ(empty_like(views::permute(empty({2, 3, 4}), {2, 0, 1})).strides(), (Dims{1, 12, 4}));
   EXPECT_EQ(empty_like(views::narrow(t, 3, 0, 2)).strides(), strides_for({2, 3, 4, 2}));
   EXPECT_EQ(empty_like(t, DType::u8).dtype(), DType::u8);
-  EXPECT_EQ(empty({2, 1, 4, 5}, DType::f32, kCpu, MemoryFormat::channels_last).memory_format(), MemoryFormat::channels_last);
+  EXPECT_EQ(empty({2, 1, 4, 5}, DType::f32, kCpu, MemoryFormat::channels_last).memory_format(),
+            MemoryFormat::channels_last);
   EXPECT_EQ(empty({2, 1, 4, 5}).memory_format(), MemoryFormat::contiguous);
 }
 
 TEST(Views, SelectAndRearrange) {
   const Tensor t = counting({2, 3, 4});
   EXPECT_EQ(test::to_f64(views::select(t, 1, 2)), (std::vector<double>{8, 9, 10, 11, 20, 21, 22, 23}));
-  EXPECT_EQ(test::to_f64(views::narrow(views::select(t, 0, 1), -1, 1, 2)), (std::vector<double>{13, 14, 17, 18, 21, 22}));
+  EXPECT_EQ(test::to_f64(views::narrow(views::select(t, 0, 1), -1, 1, 2)),
+            (std::vector<double>{13, 14, 17, 18, 21, 22}));
   EXPECT_EQ(test::to_f64(views::transpose(views::select(t, 0, 0), 0, 1)),
             (std::vector<double>{0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11}));
   EXPECT_EQ(views::permute(t, {2, 0, 1}).sizes(), (Dims{4, 2, 3}));
@@ -238,10 +242,15 @@ TEST(Views, SelectAndRearrange) {
 /// Whenever reshape gives a view it must read the same sequence; whenever it refuses, no strides can.
 TEST(Views, ReshapeKeepsTheSequence) {
   const Tensor base = counting({2, 3, 4, 5});
-  const std::vector<Tensor> sources = {base, views::permute(base, {1, 0, 2, 3}), views::permute(base, {0, 2, 3, 1}),
-                                       views::narrow(base, 3, 1, 2), views::narrow(base, 0, 1, 1),
+  const std::vector<Tensor> sources = {base,
+                                       views::permute(base, {1, 0, 2, 3}),
+                                       views::permute(base, {0, 2, 3, 1}),
+                                       views::narrow(base, 3, 1, 2),
+                                       views::narrow(base, 0, 1, 1),
                                        counting({2, 3, 4, 5}, MemoryFormat::channels_last),
-                                       views::expand(counting({2, 1, 4, 1}), {2, 3, 4, 1}), counting({1}), counting({0, 3})};
+                                       views::expand(counting({2, 1, 4, 1}), {2, 3, 4, 1}),
+                                       counting({1}),
+                                       counting({0, 3})};
   int made = 0, refused = 0;
   for (const auto& t : sources) {
     const std::int64_t n = t.numel();
@@ -321,10 +330,12 @@ TEST(Storage, AdoptsAndLetsGoOnce) {
   int released = 0;
   double data[4] = {1, 2, 3, 4};
   {
-    const Tensor t = Tensor::from_storage(Storage::adopt(data, sizeof data, kCpu, [&](void* p) {
-      EXPECT_EQ(p, data);
-      ++released;
-    }), DType::f64, {2, 2}, {2, 1});
+    const Tensor t = Tensor::from_storage(Storage::adopt(data, sizeof data, kCpu,
+                                                         [&](void* p) {
+                                                           EXPECT_EQ(p, data);
+                                                           ++released;
+                                                         }),
+                                          DType::f64, {2, 2}, {2, 1});
     const Tensor view = views::select(t, 0, 1);
     EXPECT_EQ(test::to_f64(view), (std::vector<double>{3, 4}));
     EXPECT_EQ(released, 0);
@@ -360,7 +371,8 @@ void expect_words(Philox4x32::Counter got, std::initializer_list<std::uint32_t> 
 
 TEST(Philox, KnownAnswers_ATT_7_11) {
   expect_words(Philox4x32::generate({{0, 0, 0, 0}}, {{0, 0}}), {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
-  expect_words(Philox4x32::generate({{~0u, ~0u, ~0u, ~0u}}, {{~0u, ~0u}}), {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  expect_words(Philox4x32::generate({{~0u, ~0u, ~0u, ~0u}}, {{~0u, ~0u}}),
+               {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
   expect_words(Philox4x32::generate({{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}}, {{0xa4093822, 0x299f31d0}}),
                {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
   EXPECT_EQ(Philox4x32::uniform(0), 0.0f);

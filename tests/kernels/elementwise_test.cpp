@@ -28,7 +28,8 @@ double reference(BinaryOp op, double a, double b) {
   }
   return 0;
 }
-constexpr BinaryOp kBinary[] = {BinaryOp::add, BinaryOp::sub, BinaryOp::mul, BinaryOp::div, BinaryOp::minimum, BinaryOp::maximum, BinaryOp::pow};
+constexpr BinaryOp kBinary[] = {BinaryOp::add,     BinaryOp::sub,     BinaryOp::mul, BinaryOp::div,
+                                BinaryOp::minimum, BinaryOp::maximum, BinaryOp::pow};
 
 double reference(UnaryOp op, double x) {
   switch (op) {
@@ -47,8 +48,9 @@ double reference(UnaryOp op, double x) {
   }
   return 0;
 }
-constexpr UnaryOp kUnary[] = {UnaryOp::neg, UnaryOp::abs, UnaryOp::sign, UnaryOp::exp, UnaryOp::log, UnaryOp::sqrt,
-                              UnaryOp::rsqrt, UnaryOp::reciprocal, UnaryOp::square, UnaryOp::tanh, UnaryOp::sigmoid, UnaryOp::relu};
+constexpr UnaryOp kUnary[] = {UnaryOp::neg,    UnaryOp::abs,  UnaryOp::sign,    UnaryOp::exp,
+                              UnaryOp::log,    UnaryOp::sqrt, UnaryOp::rsqrt,   UnaryOp::reciprocal,
+                              UnaryOp::square, UnaryOp::tanh, UnaryOp::sigmoid, UnaryOp::relu};
 
 /// a op b element by element, both already broadcast to one shape.
 std::vector<double> zip(const Tensor& a, const Tensor& b, const std::function<double(double, double)>& f) {
@@ -77,12 +79,17 @@ TEST(Binary, EveryOpTypeAndLayout) {
 }
 
 TEST(Binary, Broadcasts) {
-  for (const auto& [sa, sb] : {std::pair<Dims, Dims>{{2, 3, 4}, {4}}, {{3, 1}, {2, 1, 4}}, {{}, {2, 3, 4}}, {{2, 3, 4}, {1}}, {{2, 1, 1}, {3, 4}}}) {
-    const Tensor a = test::uniform(sa, DType::f32, kCpu, 3), b = test::uniform(sb, DType::f32, kCpu, 4), out = test::fresh({2, 3, 4}, DType::f32);
+  for (const auto& [sa, sb] : {std::pair<Dims, Dims>{{2, 3, 4}, {4}},
+                               {{3, 1}, {2, 1, 4}},
+                               {{}, {2, 3, 4}},
+                               {{2, 3, 4}, {1}},
+                               {{2, 1, 1}, {3, 4}}}) {
+    const Tensor a = test::uniform(sa, DType::f32, kCpu, 3), b = test::uniform(sb, DType::f32, kCpu, 4),
+                 out = test::fresh({2, 3, 4}, DType::f32);
     kernels::binary({}, out.view(), a.view(), b.view(), BinaryOp::sub);
-    EXPECT_TRUE(test::equal(out, zip(views::expand(a, {2, 3, 4}), views::expand(b, {2, 3, 4}), [](double x, double y) {
-      return static_cast<float>(x) - static_cast<float>(y);
-    }))) << sa << sb;
+    EXPECT_TRUE(test::equal(out, zip(views::expand(a, {2, 3, 4}), views::expand(b, {2, 3, 4}),
+                                     [](double x, double y) { return static_cast<float>(x) - static_cast<float>(y); })))
+        << sa << sb;
   }
 }
 
@@ -93,21 +100,25 @@ TEST(Binary, IntegersWrapAndSaturateNothing) {
   EXPECT_TRUE(test::equal(out, {-0x1p31, -5, -1, 10}));
   kernels::binary({}, out.view(), a.view(), b.view(), BinaryOp::maximum);
   EXPECT_TRUE(test::equal(out, {0x1p31 - 1, 2, 3, 5}));
-  const Tensor u = from_values<std::uint8_t>({2}, {250, 3}), v = from_values<std::uint8_t>({2}, {10, 5}), w = empty({2}, DType::u8);
+  const Tensor u = from_values<std::uint8_t>({2}, {250, 3}), v = from_values<std::uint8_t>({2}, {10, 5}),
+               w = empty({2}, DType::u8);
   kernels::binary({}, w.view(), u.view(), v.view(), BinaryOp::add);
   EXPECT_TRUE(test::equal(w, {4, 8}));
   const Tensor p = from_values<std::int64_t>({1}, {std::int64_t{1} << 40}), q = empty({1}, DType::i64);
   kernels::binary({}, q.view(), p.view(), p.view(), BinaryOp::sub);
   EXPECT_TRUE(test::equal(q, {0}));
-  EXPECT_TRUE(throws(Kind::unsupported, "div", [&] { kernels::binary({}, out.view(), a.view(), b.view(), BinaryOp::div); }));
+  EXPECT_TRUE(
+      throws(Kind::unsupported, "div", [&] { kernels::binary({}, out.view(), a.view(), b.view(), BinaryOp::div); }));
   const Tensor t = empty({1}, DType::boolean);
-  EXPECT_TRUE(throws(Kind::unsupported, "bool", [&] { kernels::binary({}, t.view(), t.view(), t.view(), BinaryOp::add); }));
+  EXPECT_TRUE(
+      throws(Kind::unsupported, "bool", [&] { kernels::binary({}, t.view(), t.view(), t.view(), BinaryOp::add); }));
 }
 
 TEST(Binary, NaNGoesThrough) {
   const double nan = std::nan("");
   for (const auto dtype : kFloating) {
-    const Tensor a = test::from_list({4}, dtype, {nan, 1, nan, 2}), b = test::from_list({4}, dtype, {1, nan, nan, 3}), out = empty({4}, dtype);
+    const Tensor a = test::from_list({4}, dtype, {nan, 1, nan, 2}), b = test::from_list({4}, dtype, {1, nan, nan, 3}),
+                 out = empty({4}, dtype);
     kernels::binary({}, out.view(), a.view(), b.view(), BinaryOp::maximum);
     EXPECT_TRUE(test::equal(out, {nan, nan, nan, 3})) << dtype;
     kernels::binary({}, out.view(), a.view(), b.view(), BinaryOp::minimum);
@@ -119,9 +130,12 @@ TEST(Binary, NaNGoesThrough) {
 
 TEST(Binary, BadArguments) {
   const Tensor a = empty({3}), b = empty({4}), d = empty({3}, DType::f64);
-  EXPECT_TRUE(throws(Kind::argument, "add: b of sizes [4]", [&] { kernels::binary({}, a.view(), a.view(), b.view(), BinaryOp::add); }));
-  EXPECT_TRUE(throws(Kind::argument, "b is f64", [&] { kernels::binary({}, a.view(), a.view(), d.view(), BinaryOp::add); }));
-  EXPECT_TRUE(throws(Kind::argument, "a is not given", [&] { kernels::binary({}, a.view(), {}, a.view(), BinaryOp::add); }));
+  EXPECT_TRUE(throws(Kind::argument, "add: b of sizes [4]",
+                     [&] { kernels::binary({}, a.view(), a.view(), b.view(), BinaryOp::add); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "b is f64", [&] { kernels::binary({}, a.view(), a.view(), d.view(), BinaryOp::add); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "a is not given", [&] { kernels::binary({}, a.view(), {}, a.view(), BinaryOp::add); }));
   EXPECT_TRUE(throws(Kind::argument, "cannot be written", [&] {
     kernels::binary({}, views::expand(empty({1}), {3}).view(), a.view(), a.view(), BinaryOp::add);
   }));
@@ -133,7 +147,8 @@ TEST(Compare, EveryOp) {
   const double nan = std::nan("");
   const std::vector<double> x = {1, 2, 3, nan, nan}, y = {2, 2, 2, 1, nan};
   for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
-    const Tensor a = test::from_list({5}, dtype, x), b = test::from_list({5}, dtype, y), out = empty({5}, DType::boolean);
+    const Tensor a = test::from_list({5}, dtype, x), b = test::from_list({5}, dtype, y),
+                 out = empty({5}, DType::boolean);
     const std::pair<CompareOp, std::vector<double>> cases[] = {
         {CompareOp::eq, {0, 1, 0, 0, 0}}, {CompareOp::ne, {1, 0, 1, 1, 1}}, {CompareOp::lt, {1, 0, 0, 0, 0}},
         {CompareOp::le, {1, 1, 0, 0, 0}}, {CompareOp::gt, {0, 0, 1, 0, 0}}, {CompareOp::ge, {0, 1, 1, 0, 0}}};
@@ -145,17 +160,20 @@ TEST(Compare, EveryOp) {
       EXPECT_TRUE(test::equal(strided, want)) << dtype << static_cast<int>(op);
     }
   }
-  const Tensor i = from_values<std::int64_t>({2}, {(std::int64_t{1} << 53) + 1, 3}), j = from_values<std::int64_t>({2}, {std::int64_t{1} << 53, 3});
+  const Tensor i = from_values<std::int64_t>({2}, {(std::int64_t{1} << 53) + 1, 3}),
+               j = from_values<std::int64_t>({2}, {std::int64_t{1} << 53, 3});
   const Tensor out = empty({2}, DType::boolean);
   kernels::compare({}, out.view(), i.view(), j.view(), CompareOp::gt);
   EXPECT_TRUE(test::equal(out, {1, 0}));
-  EXPECT_TRUE(throws(Kind::argument, "out is i64", [&] { kernels::compare({}, i.view(), i.view(), j.view(), CompareOp::gt); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "out is i64", [&] { kernels::compare({}, i.view(), i.view(), j.view(), CompareOp::gt); }));
 }
 
 TEST(Unary, EveryOpTypeAndLayout) {
   for (const auto dtype : kFloating)
     for (const auto op : kUnary) {
-      const bool positive = op == UnaryOp::log || op == UnaryOp::sqrt || op == UnaryOp::rsqrt || op == UnaryOp::reciprocal;
+      const bool positive =
+          op == UnaryOp::log || op == UnaryOp::sqrt || op == UnaryOp::rsqrt || op == UnaryOp::reciprocal;
       const Tensor x = test::uniform({5, 123}, dtype, kCpu, 7, positive ? 0.1 : -3, 3);
       std::vector<double> want;
       for (const double v : test::to_f64(x)) want.push_back(reference(op, v));
@@ -189,73 +207,96 @@ TEST(Unary, SpecialValues) {
 
 TEST(Unary, GradientsMatchDifferences) {
   for (const auto op : kUnary) {
-    const bool positive = op == UnaryOp::log || op == UnaryOp::sqrt || op == UnaryOp::rsqrt || op == UnaryOp::reciprocal;
-    const Tensor x = test::uniform({3, 7}, DType::f64, kCpu, 11, positive ? 0.3 : -2, 2), y = empty_like(x), dx = test::fresh_like(x);
+    const bool positive =
+        op == UnaryOp::log || op == UnaryOp::sqrt || op == UnaryOp::rsqrt || op == UnaryOp::reciprocal;
+    const Tensor x = test::uniform({3, 7}, DType::f64, kCpu, 11, positive ? 0.3 : -2, 2), y = empty_like(x),
+                 dx = test::fresh_like(x);
     const auto forward = [&] {
       kernels::unary({}, y.view(), x.view(), op);
       return test::weighted_sum(y);
     };
     forward();
     const auto saves = kernels::saves_of(op);
-    const ConstView saved = saves == kernels::Saves::input ? x.view() : saves == kernels::Saves::output ? y.view() : View{};
+    const ConstView saved = saves == kernels::Saves::input    ? x.view()
+                            : saves == kernels::Saves::output ? y.view()
+                                                              : View{};
     kernels::unary_backward({}, dx.view(), test::weights_like(y).view(), saved, op);
     const Tensor copy = test::from_list({3, 7}, DType::f64, test::to_f64(dx));
     EXPECT_TRUE(test::gradient_matches(x, copy, forward)) << name_of(op);
   }
-  const Tensor zero = from_values<double>({1}, {0}), dx = test::fresh({1}, DType::f64), one = from_values<double>({1}, {1});
+  const Tensor zero = from_values<double>({1}, {0}), dx = test::fresh({1}, DType::f64),
+               one = from_values<double>({1}, {1});
   kernels::unary_backward({}, dx.view(), one.view(), zero.view(), UnaryOp::abs);
   EXPECT_TRUE(test::equal(dx, {0}));
-  EXPECT_TRUE(throws(Kind::argument, "saved is not given", [&] { kernels::unary_backward({}, dx.view(), one.view(), {}, UnaryOp::exp); }));
+  EXPECT_TRUE(throws(Kind::argument, "saved is not given",
+                     [&] { kernels::unary_backward({}, dx.view(), one.view(), {}, UnaryOp::exp); }));
   const Tensor i = empty({1}, DType::i64);
-  EXPECT_TRUE(throws(Kind::unsupported, "dx", [&] { kernels::unary_backward({}, i.view(), i.view(), i.view(), UnaryOp::relu); }));
+  EXPECT_TRUE(throws(Kind::unsupported, "dx",
+                     [&] { kernels::unary_backward({}, i.view(), i.view(), i.view(), UnaryOp::relu); }));
 }
 
 TEST(ReluBackward, PassesWhereTheOutputIsPositive) {
   for (const auto dtype : kFloating) {
-    const Tensor y = test::uniform({4, 100}, dtype, kCpu, 5), dy = test::uniform({4, 100}, dtype, kCpu, 6), dx = test::fresh({4, 100}, dtype);
+    const Tensor y = test::uniform({4, 100}, dtype, kCpu, 5), dy = test::uniform({4, 100}, dtype, kCpu, 6),
+                 dx = test::fresh({4, 100}, dtype);
     kernels::relu_backward({}, dx.view(), dy.view(), y.view());
     EXPECT_TRUE(test::equal(dx, zip(y, dy, [](double v, double g) { return v > 0 ? g : 0; }))) << dtype;
     kernels::relu_backward({}, dx.view(), test::spread_out(dy).view(), test::misaligned(y).view());
     EXPECT_TRUE(test::equal(dx, zip(y, dy, [](double v, double g) { return v > 0 ? g : 0; }))) << dtype;
   }
-  const Tensor y = from_values<float>({3}, {0.0f, -0.0f, 1e-30f}), g = from_values<float>({3}, {NAN, 1, 2}), dx = empty({3});
+  const Tensor y = from_values<float>({3}, {0.0f, -0.0f, 1e-30f}), g = from_values<float>({3}, {NAN, 1, 2}),
+               dx = empty({3});
   kernels::relu_backward({}, dx.view(), g.view(), y.view());
   EXPECT_TRUE(test::equal(dx, {0, 0, 2.0f}));
-  EXPECT_TRUE(throws(Kind::argument, "y has", [&] { kernels::relu_backward({}, dx.view(), g.view(), empty({2}).view()); }) ||
-              throws(Kind::argument, "y of sizes", [&] { kernels::relu_backward({}, dx.view(), g.view(), empty({2}).view()); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "y has", [&] { kernels::relu_backward({}, dx.view(), g.view(), empty({2}).view()); }) ||
+      throws(Kind::argument, "y of sizes",
+             [&] { kernels::relu_backward({}, dx.view(), g.view(), empty({2}).view()); }));
 }
 
 TEST(Arithmetic, ScaleShiftAddScaledAccumulate) {
   for (const auto dtype : kFloating) {
-    const Tensor a = test::uniform({3, 50}, dtype, kCpu, 8), b = test::uniform({3, 50}, dtype, kCpu, 9), out = test::fresh({3, 50}, dtype);
+    const Tensor a = test::uniform({3, 50}, dtype, kCpu, 8), b = test::uniform({3, 50}, dtype, kCpu, 9),
+                 out = test::fresh({3, 50}, dtype);
     kernels::scale_shift({}, out.view(), test::spread_out(a).view(), 0.3, -1.25);
-    EXPECT_TRUE(test::close(out, zip(a, a, [](double x, double) { return x * 0.3 - 1.25; }), test::forward_tolerance(dtype))) << dtype;
+    EXPECT_TRUE(
+        test::close(out, zip(a, a, [](double x, double) { return x * 0.3 - 1.25; }), test::forward_tolerance(dtype)))
+        << dtype;
     kernels::add_scaled({}, out.view(), a.view(), -0.7, b.view());
-    EXPECT_TRUE(test::close(out, zip(a, b, [](double x, double y) { return x - 0.7 * y; }), test::forward_tolerance(dtype))) << dtype;
+    EXPECT_TRUE(
+        test::close(out, zip(a, b, [](double x, double y) { return x - 0.7 * y; }), test::forward_tolerance(dtype)))
+        << dtype;
     for (const auto other : kFloating) {
       const Tensor sum = test::misaligned(a), term = test::uniform({50}, other, kCpu, 10);
       kernels::accumulate({}, sum.view(), term.view());
-      EXPECT_TRUE(test::close(sum, zip(a, views::expand(term, {3, 50}), std::plus<>()), test::forward_tolerance(dtype))) << dtype << other;
+      EXPECT_TRUE(test::close(sum, zip(a, views::expand(term, {3, 50}), std::plus<>()), test::forward_tolerance(dtype)))
+          << dtype << other;
     }
   }
   const Tensor i = empty({2}, DType::i32), f = empty({2});
   EXPECT_TRUE(throws(Kind::unsupported, "scale_shift", [&] { kernels::scale_shift({}, i.view(), i.view(), 2); }));
-  EXPECT_TRUE(throws(Kind::unsupported, "add_scaled", [&] { kernels::add_scaled({}, i.view(), i.view(), 2, i.view()); }));
+  EXPECT_TRUE(
+      throws(Kind::unsupported, "add_scaled", [&] { kernels::add_scaled({}, i.view(), i.view(), 2, i.view()); }));
   EXPECT_TRUE(throws(Kind::unsupported, "src is i32", [&] { kernels::accumulate({}, f.view(), i.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "does not broadcast", [&] { kernels::accumulate({}, f.view(), empty({3}).view()); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "does not broadcast", [&] { kernels::accumulate({}, f.view(), empty({3}).view()); }));
 }
 
 TEST(Where, ChoosesInEveryType) {
-  for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8, DType::boolean}) {
+  for (const auto dtype :
+       {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8, DType::boolean}) {
     const Tensor c = from_values<bool>({3, 1}, {true, false, true});
-    const Tensor a = test::from_list({2}, dtype, {1, 1}), b = test::from_list({3, 2}, dtype, {0, 0, 0, 0, 0, 0}), out = empty({3, 2}, dtype);
+    const Tensor a = test::from_list({2}, dtype, {1, 1}), b = test::from_list({3, 2}, dtype, {0, 0, 0, 0, 0, 0}),
+                 out = empty({3, 2}, dtype);
     kernels::where({}, out.view(), c.view(), a.view(), b.view());
     EXPECT_TRUE(test::equal(out, {1, 1, 0, 0, 1, 1})) << dtype;
   }
-  const Tensor bytes = from_values<std::uint8_t>({2}, {0, 200}), x = from_values<float>({2}, {1, 2}), y = from_values<float>({2}, {3, 4}), out = empty({2});
+  const Tensor bytes = from_values<std::uint8_t>({2}, {0, 200}), x = from_values<float>({2}, {1, 2}),
+               y = from_values<float>({2}, {3, 4}), out = empty({2});
   kernels::where({}, out.view(), bytes.view(), x.view(), y.view());
   EXPECT_TRUE(test::equal(out, {3, 2}));
-  EXPECT_TRUE(throws(Kind::argument, "condition is f32", [&] { kernels::where({}, out.view(), x.view(), x.view(), y.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "condition is f32",
+                     [&] { kernels::where({}, out.view(), x.view(), x.view(), y.view()); }));
 }
 
 }  // namespace

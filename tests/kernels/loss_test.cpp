@@ -47,7 +47,8 @@ TEST(Softmax, MatchesTheFormulaAlongEveryDimension) {
           EXPECT_TRUE(test::close(y, log_p, test::forward_tolerance(dtype))) << dtype << sizes << dim;
         }
         // Gradients from the values the forward stored.
-        const Tensor y = test::from_list(sizes, dtype, p), log_y = test::from_list(sizes, dtype, log_p), dx = test::fresh(sizes, dtype);
+        const Tensor y = test::from_list(sizes, dtype, p), log_y = test::from_list(sizes, dtype, log_p),
+                     dx = test::fresh(sizes, dtype);
         const auto ys = test::to_f64(y), ls = test::to_f64(log_y);
         std::vector<double> want(v.size()), log_want(v.size());
         for_each_line(sizes, dim, [&](auto at) {
@@ -69,7 +70,8 @@ TEST(Softmax, MatchesTheFormulaAlongEveryDimension) {
 }
 
 TEST(Softmax, StableInPlaceAndSpecialValues) {
-  const Tensor x = from_values<float>({3, 3}, {1000, 1001, 999, -INFINITY, 0, -INFINITY, -INFINITY, -INFINITY, -INFINITY});
+  const Tensor x =
+      from_values<float>({3, 3}, {1000, 1001, 999, -INFINITY, 0, -INFINITY, -INFINITY, -INFINITY, -INFINITY});
   kernels::softmax({}, x.view(), x.view(), 1);
   const double e = std::exp(1.0), s = 1 + e + 1 / e, nan = std::nan("");
   EXPECT_TRUE(test::close(x, {1 / s, e / s, 1 / e / s, 0, 1, 0, nan, nan, nan}, test::forward_tolerance(DType::f32)));
@@ -77,11 +79,17 @@ TEST(Softmax, StableInPlaceAndSpecialValues) {
 
 TEST(Softmax, GradientsMatchDifferences) {
   const Tensor x = test::uniform({2, 5, 3}, DType::f64, kCpu, 1), y = empty_like(x), dx = test::fresh_like(x);
-  const auto loss = [&] { kernels::softmax({}, y.view(), x.view(), 1); return test::weighted_sum(y); };
+  const auto loss = [&] {
+    kernels::softmax({}, y.view(), x.view(), 1);
+    return test::weighted_sum(y);
+  };
   loss();
   kernels::softmax_backward({}, dx.view(), test::weights_like(y).view(), y.view(), 1);
   EXPECT_TRUE(test::gradient_matches(x, dx, loss));
-  const auto log_loss = [&] { kernels::log_softmax({}, y.view(), x.view(), 1); return test::weighted_sum(y); };
+  const auto log_loss = [&] {
+    kernels::log_softmax({}, y.view(), x.view(), 1);
+    return test::weighted_sum(y);
+  };
   log_loss();
   kernels::log_softmax_backward({}, dx.view(), test::weights_like(y).view(), y.view(), 1);
   EXPECT_TRUE(test::gradient_matches(x, dx, log_loss));
@@ -92,8 +100,11 @@ TEST(Softmax, BadArguments) {
   EXPECT_TRUE(throws(Kind::argument, "dimension 2", [&] { kernels::softmax({}, x.view(), x.view(), 2); }));
   EXPECT_TRUE(throws(Kind::argument, "x has sizes", [&] { kernels::softmax({}, x.view(), empty({3, 2}).view(), 0); }));
   EXPECT_TRUE(throws(Kind::unsupported, "i64", [&] { kernels::log_softmax({}, i.view(), i.view(), 0); }));
-  EXPECT_TRUE(throws(Kind::argument, "dy is f64", [&] { kernels::softmax_backward({}, x.view(), empty({2, 3}, DType::f64).view(), x.view(), 0); }));
-  EXPECT_TRUE(throws(Kind::argument, "y is not given", [&] { kernels::log_softmax_backward({}, x.view(), x.view(), {}, 0); }));
+  EXPECT_TRUE(throws(Kind::argument, "dy is f64", [&] {
+    kernels::softmax_backward({}, x.view(), empty({2, 3}, DType::f64).view(), x.view(), 0);
+  }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "y is not given", [&] { kernels::log_softmax_backward({}, x.view(), x.view(), {}, 0); }));
 }
 
 /// Losses, lse and gradient for g = dloss by the formula.
@@ -101,7 +112,8 @@ struct Expected {
   std::vector<double> losses, lse, gradient;
   double counted = 0;
 };
-Expected expected(const std::vector<double>& x, std::int64_t classes, const std::vector<std::int64_t>& labels, double epsilon, std::int64_t ignore, const std::vector<double>& g) {
+Expected expected(const std::vector<double>& x, std::int64_t classes, const std::vector<std::int64_t>& labels,
+                  double epsilon, std::int64_t ignore, const std::vector<double>& g) {
   Expected e;
   for (std::size_t i = 0; i < labels.size(); ++i) {
     const double* row = x.data() + static_cast<std::int64_t>(i) * classes;
@@ -115,9 +127,13 @@ Expected expected(const std::vector<double>& x, std::int64_t classes, const std:
     const bool counts = labels[i] != ignore;
     e.counted += counts;
     e.lse.push_back(lse);
-    e.losses.push_back(!counts ? 0 : epsilon == 0 ? lse - row[labels[i]] : (1 - epsilon) * (lse - row[labels[i]]) + epsilon * (lse - mean));
+    e.losses.push_back(!counts        ? 0
+                       : epsilon == 0 ? lse - row[labels[i]]
+                                      : (1 - epsilon) * (lse - row[labels[i]]) + epsilon * (lse - mean));
     for (std::int64_t c = 0; c < classes; ++c)
-      e.gradient.push_back(!counts ? 0 : g[i] * (std::exp(row[c] - lse) - (c == labels[i] ? 1 - epsilon : 0) - epsilon / static_cast<double>(classes)));
+      e.gradient.push_back(!counts ? 0
+                                   : g[i] * (std::exp(row[c] - lse) - (c == labels[i] ? 1 - epsilon : 0) -
+                                             epsilon / static_cast<double>(classes)));
   }
   return e;
 }
@@ -136,7 +152,8 @@ TEST(CrossEntropy, MatchesTheFormula) {
           const Tensor label_tensor = from_values<std::int64_t>({n}, std::span<const std::int64_t>(labels));
           const CrossEntropyOptions o{.label_smoothing = epsilon, .reduction = reduction};
           const bool each = reduction == Reduction::none;
-          const Tensor loss = test::fresh(each ? Dims{n} : Dims{}, acc), lse = test::fresh({n}, acc), dx = test::fresh({n, classes}, dtype);
+          const Tensor loss = test::fresh(each ? Dims{n} : Dims{}, acc), lse = test::fresh({n}, acc),
+                       dx = test::fresh({n, classes}, dtype);
           const Tensor dloss = test::uniform(each ? Dims{n} : Dims{1}, acc, kCpu, 2, 0.5, 2);
           auto g = test::to_f64(dloss);
           if (!each) g.assign(static_cast<std::size_t>(n), reduction == Reduction::mean ? g[0] / 6 : g[0]);
@@ -144,26 +161,37 @@ TEST(CrossEntropy, MatchesTheFormula) {
           double sum = 0;
           for (const double v : want.losses) sum += v;
           kernels::cross_entropy({}, loss.view(), lse.view(), x.view(), label_tensor.view(), o);
-          EXPECT_TRUE(test::close(loss, each ? want.losses : std::vector<double>{reduction == Reduction::mean ? sum / want.counted : sum}, test::sum_tolerance(acc, n)));
+          EXPECT_TRUE(test::close(
+              loss, each ? want.losses : std::vector<double>{reduction == Reduction::mean ? sum / want.counted : sum},
+              test::sum_tolerance(acc, n)));
           EXPECT_TRUE(test::close(lse, want.lse, test::forward_tolerance(acc)));
           kernels::cross_entropy_backward({}, dx.view(), dloss.view(), x.view(), lse.view(), label_tensor.view(), o);
           EXPECT_TRUE(test::close(dx, want.gradient, test::backward_tolerance(dtype)));
           const Tensor in_place = test::spread_out(x);
-          kernels::cross_entropy_backward({}, in_place.view(), dloss.view(), in_place.view(), lse.view(), label_tensor.view(), o);
+          kernels::cross_entropy_backward({}, in_place.view(), dloss.view(), in_place.view(), lse.view(),
+                                          label_tensor.view(), o);
           EXPECT_EQ(test::to_f64(in_place), test::to_f64(dx));
         }
 }
 
-// The numbers of KER-15 E that do not depend on padding_idx: E-03 (no smoothing), E-04 (-infinity), E-01 (smoothing 0.1).
+// The numbers of KER-15 E that do not depend on padding_idx: E-03 (no smoothing), E-04 (-infinity), E-01 (smoothing
+// 0.1).
 TEST(CrossEntropy, RecordedNumbers_KER_15_E) {
-  const Tensor x = from_values<double>({2, 4}, {1, 2, 3, 4, 0.5, -0.5, 2, 0}), labels = from_values<std::int64_t>({2}, {2, 0});
-  const Tensor loss = test::fresh({2}, DType::f64), lse = test::fresh({2}, DType::f64), dx = test::fresh({2, 4}, DType::f64);
-  kernels::cross_entropy({}, loss.view(), lse.view(), x.view(), labels.view(), {.label_smoothing = 0.1, .ignore_index = -1, .reduction = Reduction::none});
+  const Tensor x = from_values<double>({2, 4}, {1, 2, 3, 4, 0.5, -0.5, 2, 0}),
+               labels = from_values<std::int64_t>({2}, {2, 0});
+  const Tensor loss = test::fresh({2}, DType::f64), lse = test::fresh({2}, DType::f64),
+               dx = test::fresh({2, 4}, DType::f64);
+  kernels::cross_entropy({}, loss.view(), lse.view(), x.view(), labels.view(),
+                         {.label_smoothing = 0.1, .ignore_index = -1, .reduction = Reduction::none});
   EXPECT_TRUE(test::close(loss, {1.49018970, 1.86502529}, {0, 1e-8}));
   EXPECT_TRUE(test::close(lse, {4.44018970, 2.36502529}, {0, 1e-8}));
-  kernels::cross_entropy_backward({}, dx.view(), from_values<double>({2}, {1, 0.5}).view(), x.view(), lse.view(), labels.view(), {.label_smoothing = 0.1, .reduction = Reduction::none});
-  EXPECT_TRUE(test::close(dx, {0.00705860, 0.06214432, -0.68811718, 0.61891426, -0.38505385, 0.01599084, 0.33458955, 0.03447346}, {0, 1e-8}));
-  const Tensor inf = from_values<double>({1, 3}, {0, 1, -INFINITY}), one = from_values<std::int64_t>({1}, {1}), l = test::fresh({1}, DType::f64), s = test::fresh({1}, DType::f64), d = test::fresh({1, 3}, DType::f64);
+  kernels::cross_entropy_backward({}, dx.view(), from_values<double>({2}, {1, 0.5}).view(), x.view(), lse.view(),
+                                  labels.view(), {.label_smoothing = 0.1, .reduction = Reduction::none});
+  EXPECT_TRUE(test::close(
+      dx, {0.00705860, 0.06214432, -0.68811718, 0.61891426, -0.38505385, 0.01599084, 0.33458955, 0.03447346},
+      {0, 1e-8}));
+  const Tensor inf = from_values<double>({1, 3}, {0, 1, -INFINITY}), one = from_values<std::int64_t>({1}, {1}),
+               l = test::fresh({1}, DType::f64), s = test::fresh({1}, DType::f64), d = test::fresh({1, 3}, DType::f64);
   kernels::cross_entropy({}, l.view(), s.view(), inf.view(), one.view());
   EXPECT_TRUE(test::close(l, {0.31326169}, {0, 1e-8}));
   kernels::cross_entropy_backward({}, d.view(), from_values<double>({1}, {1}).view(), inf.view(), s.view(), one.view());
@@ -171,16 +199,22 @@ TEST(CrossEntropy, RecordedNumbers_KER_15_E) {
 }
 
 TEST(CrossEntropy, GradientMatchesDifferences) {
-  const Tensor x = test::uniform({4, 6}, DType::f64, kCpu, 1), labels = from_values<std::int64_t>({4}, {0, 5, -100, 3}), loss = test::fresh({}, DType::f64), lse = test::fresh({4}, DType::f64), dx = test::fresh_like(x);
+  const Tensor x = test::uniform({4, 6}, DType::f64, kCpu, 1), labels = from_values<std::int64_t>({4}, {0, 5, -100, 3}),
+               loss = test::fresh({}, DType::f64), lse = test::fresh({4}, DType::f64), dx = test::fresh_like(x);
   const CrossEntropyOptions o{.label_smoothing = 0.2};
-  const auto f = [&] { kernels::cross_entropy({}, loss.view(), lse.view(), x.view(), labels.view(), o); return loss.item(); };
+  const auto f = [&] {
+    kernels::cross_entropy({}, loss.view(), lse.view(), x.view(), labels.view(), o);
+    return loss.item();
+  };
   f();
-  kernels::cross_entropy_backward({}, dx.view(), from_values<double>({}, {1}).view(), x.view(), lse.view(), labels.view(), o);
+  kernels::cross_entropy_backward({}, dx.view(), from_values<double>({}, {1}).view(), x.view(), lse.view(),
+                                  labels.view(), o);
   EXPECT_TRUE(test::gradient_matches(x, dx, f));
 }
 
 TEST(CrossEntropy, NothingCounted) {
-  const Tensor x = test::uniform({2, 3}, DType::f32, kCpu, 1), labels = from_values<std::int64_t>({2}, {7, 7}), loss = test::fresh({}, DType::f32);
+  const Tensor x = test::uniform({2, 3}, DType::f32, kCpu, 1), labels = from_values<std::int64_t>({2}, {7, 7}),
+               loss = test::fresh({}, DType::f32);
   kernels::cross_entropy({}, loss.view(), {}, x.view(), labels.view(), {.ignore_index = 7});
   EXPECT_TRUE(std::isnan(loss.item()));
   const Tensor none = empty({0, 3}), no_labels = empty({0}, DType::i64);
@@ -189,16 +223,31 @@ TEST(CrossEntropy, NothingCounted) {
 }
 
 TEST(CrossEntropy, BadArguments) {
-  const Tensor x = test::uniform({3, 4}, DType::f32, kCpu, 1), labels = from_values<std::int64_t>({3}, {0, 1, 2}), loss = empty({}), lse = empty({3});
-  EXPECT_TRUE(throws(Kind::argument, "label of row 1 is 4", [&] { kernels::cross_entropy({}, loss.view(), {}, x.view(), from_values<std::int64_t>({3}, {0, 4, 2}).view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "label of row 2 is -1", [&] { kernels::cross_entropy_backward({}, x.view(), loss.view(), x.view(), lse.view(), from_values<std::int64_t>({3}, {0, 1, -1}).view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "label_smoothing is 1.5", [&] { kernels::cross_entropy({}, loss.view(), {}, x.view(), labels.view(), {.label_smoothing = 1.5}); }));
-  EXPECT_TRUE(throws(Kind::argument, "labels is i32", [&] { kernels::cross_entropy({}, loss.view(), {}, x.view(), empty({3}, DType::i32).view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "labels has sizes", [&] { kernels::cross_entropy({}, loss.view(), {}, x.view(), empty({2}, DType::i64).view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "loss has sizes", [&] { kernels::cross_entropy({}, empty({2}).view(), {}, x.view(), labels.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "loss is f64", [&] { kernels::cross_entropy({}, empty({}, DType::f64).view(), {}, x.view(), labels.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "no class", [&] { kernels::cross_entropy({}, loss.view(), {}, empty({3, 0}).view(), labels.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "lse is not given", [&] { kernels::cross_entropy_backward({}, x.view(), loss.view(), x.view(), {}, labels.view()); }));
+  const Tensor x = test::uniform({3, 4}, DType::f32, kCpu, 1), labels = from_values<std::int64_t>({3}, {0, 1, 2}),
+               loss = empty({}), lse = empty({3});
+  EXPECT_TRUE(throws(Kind::argument, "label of row 1 is 4", [&] {
+    kernels::cross_entropy({}, loss.view(), {}, x.view(), from_values<std::int64_t>({3}, {0, 4, 2}).view());
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "label of row 2 is -1", [&] {
+    kernels::cross_entropy_backward({}, x.view(), loss.view(), x.view(), lse.view(),
+                                    from_values<std::int64_t>({3}, {0, 1, -1}).view());
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "label_smoothing is 1.5", [&] {
+    kernels::cross_entropy({}, loss.view(), {}, x.view(), labels.view(), {.label_smoothing = 1.5});
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "labels is i32",
+                     [&] { kernels::cross_entropy({}, loss.view(), {}, x.view(), empty({3}, DType::i32).view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "labels has sizes",
+                     [&] { kernels::cross_entropy({}, loss.view(), {}, x.view(), empty({2}, DType::i64).view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "loss has sizes",
+                     [&] { kernels::cross_entropy({}, empty({2}).view(), {}, x.view(), labels.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "loss is f64",
+                     [&] { kernels::cross_entropy({}, empty({}, DType::f64).view(), {}, x.view(), labels.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "no class", [&] {
+    kernels::cross_entropy({}, loss.view(), {}, empty({3, 0}).view(), labels.view());
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "lse is not given",
+                     [&] { kernels::cross_entropy_backward({}, x.view(), loss.view(), x.view(), {}, labels.view()); }));
 }
 
 }  // namespace

@@ -11,7 +11,8 @@ using test::throws;
 
 /// alpha a b + beta c for [batch, ., .] values.
 std::vector<double> product(const Tensor& a, const Tensor& b, const std::vector<double>& c, double alpha, double beta) {
-  const std::int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1), batches = a.dim() == 3 ? std::max(a.size(0), b.size(0)) : 1;
+  const std::int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1),
+                     batches = a.dim() == 3 ? std::max(a.size(0), b.size(0)) : 1;
   const auto x = test::to_f64(a), y = test::to_f64(b);
   std::vector<double> out;
   for (std::int64_t s = 0; s < batches; ++s)
@@ -29,15 +30,27 @@ std::vector<double> product(const Tensor& a, const Tensor& b, const std::vector<
 }
 
 TEST(Matmul, EveryLayoutAndOddSizes) {
-  struct Size { std::int64_t m, n, k; };
+  struct Size {
+    std::int64_t m, n, k;
+  };
   for (const auto dtype : {DType::f64, DType::f32})
-    for (const auto& [m, n, k] : {Size{1, 1, 1}, {3, 5, 7}, {17, 33, 9}, {97, 100, 259}, {6, 200, 513}, {130, 1, 4}, {1, 64, 64}}) {
+    for (const auto& [m, n, k] :
+         {Size{1, 1, 1}, {3, 5, 7}, {17, 33, 9}, {97, 100, 259}, {6, 200, 513}, {130, 1, 4}, {1, 64, 64}}) {
       const Tensor a = test::uniform({m, k}, dtype, kCpu, 1), b = test::uniform({k, n}, dtype, kCpu, 2);
-      const Tensor at = views::transpose(test::uniform({k, m}, dtype, kCpu, 3), 0, 1), bt = views::transpose(test::uniform({n, k}, dtype, kCpu, 4), 0, 1);
-      for (const auto& [p, q] : {std::pair{a, b}, {at, b}, {a, bt}, {at, bt}, {test::spread_out(a), b}, {a, test::misaligned(b)}, {test::misaligned(a), test::spread_out(b)}})
-        for (const auto& c : {test::fresh({m, n}, dtype), views::transpose(test::fresh({n, m}, dtype), 0, 1), test::spread_out(test::fresh({m, n}, dtype))}) {
+      const Tensor at = views::transpose(test::uniform({k, m}, dtype, kCpu, 3), 0, 1),
+                   bt = views::transpose(test::uniform({n, k}, dtype, kCpu, 4), 0, 1);
+      for (const auto& [p, q] : {std::pair{a, b},
+                                 {at, b},
+                                 {a, bt},
+                                 {at, bt},
+                                 {test::spread_out(a), b},
+                                 {a, test::misaligned(b)},
+                                 {test::misaligned(a), test::spread_out(b)}})
+        for (const auto& c : {test::fresh({m, n}, dtype), views::transpose(test::fresh({n, m}, dtype), 0, 1),
+                              test::spread_out(test::fresh({m, n}, dtype))}) {
           kernels::matmul({}, c.view(), p.view(), q.view());
-          ASSERT_TRUE(test::close(c, product(p, q, {}, 1, 0), test::product_tolerance(dtype, k))) << m << ' ' << n << ' ' << k << dtype;
+          ASSERT_TRUE(test::close(c, product(p, q, {}, 1, 0), test::product_tolerance(dtype, k)))
+              << m << ' ' << n << ' ' << k << dtype;
         }
       const Tensor c = test::uniform({m, n}, dtype, kCpu, 5);
       const auto before = test::to_f64(c);
@@ -48,7 +61,8 @@ TEST(Matmul, EveryLayoutAndOddSizes) {
 
 TEST(Matmul, Batches) {
   for (const auto dtype : {DType::f64, DType::f32}) {
-    const Tensor a = test::uniform({3, 4, 5}, dtype, kCpu, 1), b = test::uniform({3, 5, 2}, dtype, kCpu, 2), one = test::uniform({1, 5, 2}, dtype, kCpu, 3);
+    const Tensor a = test::uniform({3, 4, 5}, dtype, kCpu, 1), b = test::uniform({3, 5, 2}, dtype, kCpu, 2),
+                 one = test::uniform({1, 5, 2}, dtype, kCpu, 3);
     const Tensor c = test::fresh({3, 4, 2}, dtype);
     kernels::matmul({}, c.view(), a.view(), b.view());
     EXPECT_TRUE(test::close(c, product(a, b, {}, 1, 0), test::product_tolerance(dtype, 5)));
@@ -72,23 +86,31 @@ TEST(Matmul, NothingToSum) {
 }
 
 TEST(Matmul, BadArguments) {
-  const Tensor a = empty({2, 3}), b = empty({3, 4}), c = empty({2, 4}), i = empty({2, 3}, DType::i64), h = empty({2, 4}, DType::f16);
+  const Tensor a = empty({2, 3}), b = empty({3, 4}), c = empty({2, 4}), i = empty({2, 3}, DType::i64),
+               h = empty({2, 4}, DType::f16);
   EXPECT_TRUE(throws(Kind::argument, "do not give", [&] { kernels::matmul({}, c.view(), a.view(), a.view()); }));
   EXPECT_TRUE(throws(Kind::argument, "do not give", [&] { kernels::matmul({}, a.view(), a.view(), b.view()); }));
   EXPECT_TRUE(throws(Kind::argument, "a is i64", [&] { kernels::matmul({}, c.view(), i.view(), b.view()); }));
   EXPECT_TRUE(throws(Kind::unsupported, "f16", [&] { kernels::matmul({}, h.view(), a.view(), b.view()); }));
   EXPECT_TRUE(throws(Kind::argument, "rank", [&] { kernels::matmul({}, empty({4}).view(), a.view(), b.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "rank 2", [&] { kernels::matmul({}, c.view(), empty({1, 2, 3}).view(), b.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "cannot be written", [&] { kernels::matmul({}, views::expand(empty({1, 4}), {2, 4}).view(), a.view(), b.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "rank 2", [&] {
+    kernels::matmul({}, c.view(), empty({1, 2, 3}).view(), b.view());
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "cannot be written", [&] {
+    kernels::matmul({}, views::expand(empty({1, 4}), {2, 4}).view(), a.view(), b.view());
+  }));
 }
 
 class LinearCase : public ::testing::TestWithParam<DType> {};
 
 TEST_P(LinearCase, ForwardAndGradientsMatchTheFormula) {
   const DType dtype = GetParam();
-  struct Size { std::int64_t n, in, out; };
+  struct Size {
+    std::int64_t n, in, out;
+  };
   for (const auto& [n, in, out] : {Size{5, 7, 3}, {128, 64, 10}, {1, 1, 1}, {33, 130, 65}, {0, 4, 3}}) {
-    const Tensor x = test::uniform({n, in}, dtype, kCpu, 1), w = test::uniform({out, in}, dtype, kCpu, 2), b = test::uniform({out}, dtype, kCpu, 3);
+    const Tensor x = test::uniform({n, in}, dtype, kCpu, 1), w = test::uniform({out, in}, dtype, kCpu, 2),
+                 b = test::uniform({out}, dtype, kCpu, 3);
     const Tensor dy = test::uniform({n, out}, dtype, kCpu, 4), y = test::fresh({n, out}, dtype);
     const auto xs = test::to_f64(x), ws = test::to_f64(w), bs = test::to_f64(b), gs = test::to_f64(dy);
     const auto at = [](const std::vector<double>& v, std::int64_t i) { return v[static_cast<std::size_t>(i)]; };
@@ -117,7 +139,8 @@ TEST_P(LinearCase, ForwardAndGradientsMatchTheFormula) {
     EXPECT_TRUE(test::close(y, plain, test::product_tolerance(dtype, in)));
     kernels::linear_forward({}, y.view(), test::misaligned(x).view(), w.view(), b.view());
     EXPECT_TRUE(test::close(y, biased, test::product_tolerance(dtype, in)));
-    const Tensor dx_out = test::fresh({n, in}, dtype), dw_out = test::fresh({out, in}, dtype), db_out = test::fresh({out}, dtype);
+    const Tensor dx_out = test::fresh({n, in}, dtype), dw_out = test::fresh({out, in}, dtype),
+                 db_out = test::fresh({out}, dtype);
     kernels::linear_backward_data({}, dx_out.view(), dy.view(), w.view());
     EXPECT_TRUE(test::close(dx_out, dx, test::product_tolerance(dtype, out)));
     kernels::linear_backward_weight({}, dw_out.view(), db_out.view(), dy.view(), x.view());
@@ -128,19 +151,31 @@ TEST_P(LinearCase, ForwardAndGradientsMatchTheFormula) {
     EXPECT_TRUE(test::close(dw_out, dw, test::sum_tolerance(dtype, n)));
   }
 }
-INSTANTIATE_TEST_SUITE_P(Types, LinearCase, ::testing::Values(DType::f64, DType::f32), [](const auto& i) { return name_of(i.param); });
+INSTANTIATE_TEST_SUITE_P(Types, LinearCase, ::testing::Values(DType::f64, DType::f32),
+                         [](const auto& i) { return name_of(i.param); });
 
 TEST(Linear, BadArguments) {
   const Tensor x = empty({5, 7}), w = empty({3, 7}), y = empty({5, 3}), b = empty({3}), bad = empty({4});
-  EXPECT_TRUE(throws(Kind::argument, "takes 3 features", [&] { kernels::linear_forward({}, y.view(), x.view(), empty({3, 3}).view(), {}); }));
-  EXPECT_TRUE(throws(Kind::argument, "y has sizes", [&] { kernels::linear_forward({}, x.view(), x.view(), w.view(), {}); }));
-  EXPECT_TRUE(throws(Kind::argument, "bias has sizes", [&] { kernels::linear_forward({}, y.view(), x.view(), w.view(), bad.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "x has sizes", [&] { kernels::linear_forward({}, y.view(), b.view(), w.view(), {}); }));
-  EXPECT_TRUE(throws(Kind::argument, "gives 3 features", [&] { kernels::linear_backward_data({}, x.view(), x.view(), w.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "dx has sizes", [&] { kernels::linear_backward_data({}, y.view(), y.view(), w.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "rows", [&] { kernels::linear_backward_weight({}, w.view(), {}, empty({4, 3}).view(), x.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "dw has sizes", [&] { kernels::linear_backward_weight({}, y.view(), {}, y.view(), x.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "db has sizes", [&] { kernels::linear_backward_weight({}, {}, bad.view(), y.view(), x.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "takes 3 features", [&] {
+    kernels::linear_forward({}, y.view(), x.view(), empty({3, 3}).view(), {});
+  }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "y has sizes", [&] { kernels::linear_forward({}, x.view(), x.view(), w.view(), {}); }));
+  EXPECT_TRUE(throws(Kind::argument, "bias has sizes",
+                     [&] { kernels::linear_forward({}, y.view(), x.view(), w.view(), bad.view()); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "x has sizes", [&] { kernels::linear_forward({}, y.view(), b.view(), w.view(), {}); }));
+  EXPECT_TRUE(throws(Kind::argument, "gives 3 features",
+                     [&] { kernels::linear_backward_data({}, x.view(), x.view(), w.view()); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "dx has sizes", [&] { kernels::linear_backward_data({}, y.view(), y.view(), w.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "rows", [&] {
+    kernels::linear_backward_weight({}, w.view(), {}, empty({4, 3}).view(), x.view());
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "dw has sizes",
+                     [&] { kernels::linear_backward_weight({}, y.view(), {}, y.view(), x.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "db has sizes",
+                     [&] { kernels::linear_backward_weight({}, {}, bad.view(), y.view(), x.view()); }));
 }
 
 }  // namespace

@@ -17,7 +17,9 @@ struct List {
   std::vector<ConstView> const_views;
 
   List() = default;
-  List(std::initializer_list<Tensor> t) { for (const auto& x : t) add(x); }
+  List(std::initializer_list<Tensor> t) {
+    for (const auto& x : t) add(x);
+  }
   void add(const Tensor& t) {
     tensors.push_back(t);
     views.push_back(t.view());
@@ -57,7 +59,8 @@ TEST(MultiTensorScale, DetectsAtEveryPlace_OPT_10_A29) {
         kernels::multi_tensor_scale({}, f.view(), in.views, in.const_views, 0.25, 65536);  // in place
         EXPECT_EQ(f.item(), 1) << bad << at;
         EXPECT_EQ(test::to_f64(in.tensors[0])[0], 1.0);
-        EXPECT_EQ(test::to_f64(in.tensors[1])[static_cast<std::size_t>(at == 0 ? 1 : 0)], 1.0) << "finite ones are written all the same";
+        EXPECT_EQ(test::to_f64(in.tensors[1])[static_cast<std::size_t>(at == 0 ? 1 : 0)], 1.0)
+            << "finite ones are written all the same";
       }
   const List big{from_values<float>({1}, {1e5f})}, half{empty({1}, DType::f16)};
   const Tensor f = flag();
@@ -71,7 +74,9 @@ TEST(MultiTensorScale, DetectsAtEveryPlace_OPT_10_A29) {
 
 TEST(MultiTensorAxpby, NumbersAndChecks_OPT_10_A30) {
   for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
-    const List x{test::from_function({5, 401}, dtype, kCpu, [](std::int64_t) { return 1.0; })}, y{test::from_function({5, 401}, dtype, kCpu, [](std::int64_t) { return 2.0; })}, out{test::fresh({5, 401}, DType::f32)};
+    const List x{test::from_function({5, 401}, dtype, kCpu, [](std::int64_t) { return 1.0; })},
+        y{test::from_function({5, 401}, dtype, kCpu, [](std::int64_t) { return 2.0; })},
+        out{test::fresh({5, 401}, DType::f32)};
     const Tensor f = flag();
     if (dtype == DType::f64) {
       const List wide{test::fresh({5, 401}, DType::f64)};
@@ -158,7 +163,8 @@ struct ThreeSteps {
     const std::size_t parts = split ? 4 : 1, length = 4 / parts;
     const auto make = [&](const std::vector<double>& all, std::size_t part) {
       const auto from = static_cast<std::ptrdiff_t>(part * length);
-      const Tensor t = test::from_list({static_cast<std::int64_t>(length)}, dtype, {all.begin() + from, all.begin() + from + static_cast<std::ptrdiff_t>(length)});
+      const Tensor t = test::from_list({static_cast<std::int64_t>(length)}, dtype,
+                                       {all.begin() + from, all.begin() + from + static_cast<std::ptrdiff_t>(length)});
       return odd ? test::misaligned(t) : t;
     };
     for (std::size_t i = 0; i < parts; ++i) {
@@ -169,7 +175,9 @@ struct ThreeSteps {
     for (const auto& step : kG) {
       List g;
       for (std::size_t i = 0; i < parts; ++i) g.add(make(step, i));
-      kernels::multi_tensor_sgd({}, {}, p.views, o.momentum != 0 ? std::span<const View>(buf.views) : std::span<const View>{}, {}, g.const_views, first, o);
+      kernels::multi_tensor_sgd({}, {}, p.views,
+                                o.momentum != 0 ? std::span<const View>(buf.views) : std::span<const View>{}, {},
+                                g.const_views, first, o);
       first.assign(parts, 0);
     }
   }
@@ -187,10 +195,16 @@ TEST(MultiTensorSgd, AcceptanceCases_OPT_10_A20_to_A23) {
     std::vector<double> p, buf;
   };
   const Case cases[] = {
-      {{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}, {0.93820798, -1.854216, 0.36037651, 2.901221}, {0.08991998, -0.60184, 0.834735, 0.67679}},
+      {{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1},
+       {0.93820798, -1.854216, 0.36037651, 2.901221},
+       {0.08991998, -0.60184, 0.834735, 0.67679}},
       {{.lr = 0.1, .momentum = 0.9, .dampening = 0.5}, {0.98315001, -1.9553, 0.40295002, 3.0889001}, {}},
-      {{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true}, {0.93115741, -1.8017929, 0.28645427, 2.8407722}, {}},
-      {{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .wd_after_momentum = true}, {0.96403801, -1.905876, 0.37306652, 2.979341}, {-0.174, -0.072, 0.708, -0.134}},
+      {{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true},
+       {0.93115741, -1.8017929, 0.28645427, 2.8407722},
+       {}},
+      {{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .wd_after_momentum = true},
+       {0.96403801, -1.905876, 0.37306652, 2.979341},
+       {-0.174, -0.072, 0.708, -0.134}},
   };
   for (const auto& c : cases)
     for (const bool split : {false, true})
@@ -206,7 +220,8 @@ TEST(MultiTensorSgd, AcceptanceCases_OPT_10_A20_to_A23) {
 
 TEST(MultiTensorSgd, FirstRunIsPerTensor_OPT_10_A24) {
   for (const bool a_first : {true, false}) {
-    const Tensor a = from_values<float>({1}, {1}), b = from_values<float>({1}, {1}), ma = empty({1}), mb = empty({1}), one = from_values<float>({1}, {1});
+    const Tensor a = from_values<float>({1}, {1}), b = from_values<float>({1}, {1}), ma = empty({1}), mb = empty({1}),
+                 one = from_values<float>({1}, {1});
     const SgdOptions o{.lr = 0.1, .momentum = 0.9, .dampening = 0.5};
     {
       const List p{a}, m{ma}, g{one};
@@ -225,8 +240,13 @@ TEST(MultiTensorSgd, EveryTypeAgainstTheRules) {
     for (const auto grad_dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
       for (int bits = 0; bits < 16; ++bits) {
         if ((dtype == DType::f64) != (grad_dtype == DType::f64)) continue;
-        const SgdOptions o{.lr = 0.05, .momentum = bits & 1 ? 0.9 : 0.0, .dampening = bits & 2 ? 0.3 : 0.0, .weight_decay = bits & 4 ? 0.01 : 0.0,
-                           .nesterov = (bits & 3) == 1, .wd_after_momentum = (bits & 8) != 0, .scale = 0.5};
+        const SgdOptions o{.lr = 0.05,
+                           .momentum = bits & 1 ? 0.9 : 0.0,
+                           .dampening = bits & 2 ? 0.3 : 0.0,
+                           .weight_decay = bits & 4 ? 0.01 : 0.0,
+                           .nesterov = (bits & 3) == 1,
+                           .wd_after_momentum = (bits & 8) != 0,
+                           .scale = 0.5};
         List p, m, g;
         for (const std::int64_t n : {1500, 0, 33, 1}) {
           p.add(test::misaligned(test::uniform({n}, dtype, kCpu, 1)));
@@ -248,8 +268,10 @@ TEST(MultiTensorSgd, EveryTypeAgainstTheRules) {
         }
         kernels::multi_tensor_sgd({}, {}, p.views, m.views, {}, g.const_views, first, o);
         for (std::size_t t = 0; t < 4; ++t) {
-          EXPECT_TRUE(test::close(p.tensors[t], want_p[t], test::optimizer_tolerance(dtype))) << dtype << grad_dtype << bits;
-          EXPECT_TRUE(test::close(m.tensors[t], want_m[t], test::optimizer_tolerance(accum_dtype(dtype)))) << dtype << bits;
+          EXPECT_TRUE(test::close(p.tensors[t], want_p[t], test::optimizer_tolerance(dtype)))
+              << dtype << grad_dtype << bits;
+          EXPECT_TRUE(test::close(m.tensors[t], want_m[t], test::optimizer_tolerance(accum_dtype(dtype))))
+              << dtype << bits;
         }
       }
 }
@@ -277,12 +299,15 @@ TEST(MultiTensorSgd, MastersWriteTheModelCopy_OPT_10_A24) {
 TEST(MultiTensorSgd, SkipsWithoutATrace) {
   const Tensor inf = from_values<float>({1}, {1}), zero = from_values<float>({1}, {0});
   const auto step = [&](const Tensor& f, const Tensor& found) {
-    const List p{test::from_list({4}, DType::f32, kP)}, m{test::from_list({4}, DType::f32, kG[0])}, g{test::from_list({4}, DType::f32, {NAN, INFINITY, 1, 2})}, c{test::from_list({4}, DType::f16, kG[1])};
-    const auto before_p = test::to_f64(p.tensors[0]), before_m = test::to_f64(m.tensors[0]), before_c = test::to_f64(c.tensors[0]);
+    const List p{test::from_list({4}, DType::f32, kP)}, m{test::from_list({4}, DType::f32, kG[0])},
+        g{test::from_list({4}, DType::f32, {NAN, INFINITY, 1, 2})}, c{test::from_list({4}, DType::f16, kG[1])};
+    const auto before_p = test::to_f64(p.tensors[0]), before_m = test::to_f64(m.tensors[0]),
+               before_c = test::to_f64(c.tensors[0]);
     SgdOptions o{.lr = 0.1, .momentum = 0.9};
     o.found_inf = found.view();
     kernels::multi_tensor_sgd({}, f.view(), p.views, m.views, c.views, g.const_views, std::vector<std::uint8_t>{0}, o);
-    return test::equal(p.tensors[0], before_p) && test::equal(m.tensors[0], before_m) && test::equal(c.tensors[0], before_c);
+    return test::equal(p.tensors[0], before_p) && test::equal(m.tensors[0], before_m) &&
+           test::equal(c.tensors[0], before_c);
   };
   EXPECT_TRUE(step(flag(1), {}));
   EXPECT_TRUE(step(flag(-7), {}));
@@ -293,11 +318,11 @@ TEST(MultiTensorSgd, SkipsWithoutATrace) {
 
 TEST(MultiTensor, EmptyTensorsKeepTheirPlace_OPT_10_A32) {
   for (const auto& sizes : {std::vector<std::int64_t>{10, 0}, {0, 10}, {0}, {}, [] {
-         std::vector<std::int64_t> v(35, 10);
-         v.push_back(0);
-         v.insert(v.end(), 20, 10);
-         return v;
-       }()}) {
+                              std::vector<std::int64_t> v(35, 10);
+                              v.push_back(0);
+                              v.insert(v.end(), 20, 10);
+                              return v;
+                            }()}) {
     List p, g;
     for (const auto n : sizes) {
       p.add(test::from_function({n}, DType::f32, kCpu, [](std::int64_t) { return 1.0; }));
@@ -313,10 +338,12 @@ TEST(Flatten, PacksInMemoryOrderAndBack) {
   for (const auto flat_dtype : {DType::f64, DType::f32, DType::f16})
     for (const double scale : {1.0, 0.5}) {
       const Tensor last = test::uniform({2, 3, 4, 5}, DType::f32, kCpu, 2, -1, 1, MemoryFormat::channels_last);
-      const List in{test::uniform({70001}, DType::f32, kCpu, 1), last, empty({0}), test::misaligned(test::uniform({7}, DType::f16, kCpu, 3))};
+      const List in{test::uniform({70001}, DType::f32, kCpu, 1), last, empty({0}),
+                    test::misaligned(test::uniform({7}, DType::f16, kCpu, 3))};
       std::vector<double> want;
       for (const auto& t : in.tensors)
-        for (const double v : test::to_f64(t.is_same(last) ? views::permute(t, {0, 2, 3, 1}) : t)) want.push_back(v * scale);
+        for (const double v : test::to_f64(t.is_same(last) ? views::permute(t, {0, 2, 3, 1}) : t))
+          want.push_back(v * scale);
       const Tensor flat = test::fresh({70128}, flat_dtype);
       kernels::flatten({}, flat.view(), in.const_views, scale);
       EXPECT_TRUE(test::close(flat, want, test::optimizer_tolerance(flat_dtype)));
@@ -324,7 +351,8 @@ TEST(Flatten, PacksInMemoryOrderAndBack) {
       for (const auto& t : in.tensors) out.add(test::fresh_like(t));
       kernels::unflatten({}, out.views, flat.view(), 1 / scale);
       for (std::size_t i = 0; i < 4; ++i)
-        EXPECT_TRUE(test::close(out.tensors[i], test::to_f64(in.tensors[i]), test::optimizer_tolerance(flat_dtype == DType::f16 ? DType::f16 : DType::f32)));
+        EXPECT_TRUE(test::close(out.tensors[i], test::to_f64(in.tensors[i]),
+                                test::optimizer_tolerance(flat_dtype == DType::f16 ? DType::f16 : DType::f32)));
     }
   const List in{from_values<float>({2, 2}, {1, 2, 3, 4}), from_values<float>({1}, {5})};
   const Tensor flat = empty({5});
@@ -339,7 +367,8 @@ TEST(MultiTensor, ErrorsNameOpListAndTensor) {
     kernels::multi_tensor_scale({}, f.view(), out.views, in.const_views, 1.0, chunk);
   };
   EXPECT_TRUE(throws(Kind::argument, "1 out and 2 in", [&] { scale(one, good); }));
-  EXPECT_TRUE(throws(Kind::argument, "multi_tensor_scale: out[1] has sizes [3], in[1] has [4]", [&] { scale(good, longer); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "multi_tensor_scale: out[1] has sizes [3], in[1] has [4]", [&] { scale(good, longer); }));
   EXPECT_TRUE(throws(Kind::argument, "in[1] is f64, in[0] is f32", [&] { scale(good, mixed); }));
   EXPECT_TRUE(throws(Kind::unsupported, "in[1] is i64", [&] { scale(good, integer); }));
   EXPECT_TRUE(throws(Kind::argument, "in[1] of sizes [3] and strides [2] is not dense", [&] { scale(good, gaps); }));
@@ -350,8 +379,10 @@ TEST(MultiTensor, ErrorsNameOpListAndTensor) {
   EXPECT_TRUE(throws(Kind::argument, "out[0] has strides [1, 2], in[0] has [3, 1]", [&] { scale(column, row); }));
   scale(column, column);  // the same order on both sides is fine
   const std::vector<View> undefined(2);
-  EXPECT_TRUE(throws(Kind::argument, "out[0] is not given", [&] { kernels::multi_tensor_scale({}, {}, undefined, good.const_views, 1.0); }));
-  const auto sgd = [&](const List& p, const List& m, const List& g, std::vector<std::uint8_t> first, const List& copies = {}) {
+  EXPECT_TRUE(throws(Kind::argument, "out[0] is not given",
+                     [&] { kernels::multi_tensor_scale({}, {}, undefined, good.const_views, 1.0); }));
+  const auto sgd = [&](const List& p, const List& m, const List& g, std::vector<std::uint8_t> first,
+                       const List& copies = {}) {
     kernels::multi_tensor_sgd({}, {}, p.views, m.views, copies.views, g.const_views, first, {.lr = 1, .momentum = 0.9});
   };
   const List doubles{d, d};
@@ -362,15 +393,19 @@ TEST(MultiTensor, ErrorsNameOpListAndTensor) {
   EXPECT_TRUE(throws(Kind::argument, "copies is f32", [&] { sgd(good, good, good, {0, 0}, good); }));
   SgdOptions o{.lr = 1};
   o.found_inf = d.view();
-  EXPECT_TRUE(throws(Kind::argument, "found_inf is f64", [&] { kernels::multi_tensor_sgd({}, {}, good.views, {}, {}, good.const_views, {}, o); }));
+  EXPECT_TRUE(throws(Kind::argument, "found_inf is f64",
+                     [&] { kernels::multi_tensor_sgd({}, {}, good.views, {}, {}, good.const_views, {}, o); }));
   const Tensor norm = empty({});
-  EXPECT_TRUE(throws(Kind::argument, "norm is f32", [&] { kernels::multi_tensor_l2norm({}, {}, norm.view(), {}, doubles.const_views); }));
-  EXPECT_TRUE(throws(Kind::argument, "per_tensor has sizes [3]", [&] { kernels::multi_tensor_l2norm({}, {}, norm.view(), a.view(), good.const_views); }));
+  EXPECT_TRUE(throws(Kind::argument, "norm is f32",
+                     [&] { kernels::multi_tensor_l2norm({}, {}, norm.view(), {}, doubles.const_views); }));
+  EXPECT_TRUE(throws(Kind::argument, "per_tensor has sizes [3]",
+                     [&] { kernels::multi_tensor_l2norm({}, {}, norm.view(), a.view(), good.const_views); }));
   EXPECT_TRUE(throws(Kind::argument, "flat has sizes [3]", [&] { kernels::flatten({}, a.view(), good.const_views); }));
   EXPECT_TRUE(throws(Kind::argument, "tensors[1]", [&] { kernels::flatten({}, empty({6}).view(), gaps.const_views); }));
   EXPECT_TRUE(throws(Kind::argument, "flat has sizes [4]", [&] { kernels::unflatten({}, good.views, c.view()); }));
   const Context gpu{Device{DeviceKind::cuda, 0}, nullptr};
-  EXPECT_TRUE(throws(Kind::argument, "in[0] is on cpu", [&] { kernels::multi_tensor_scale(gpu, {}, good.views, good.const_views, 1.0); }));
+  EXPECT_TRUE(throws(Kind::argument, "in[0] is on cpu",
+                     [&] { kernels::multi_tensor_scale(gpu, {}, good.views, good.const_views, 1.0); }));
 }
 
 }  // namespace

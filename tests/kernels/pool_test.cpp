@@ -48,7 +48,9 @@ TEST_P(Pool2d, MatchesTheDefinition) {
     for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
       SCOPED_TRACE(concat(dtype, format == MemoryFormat::channels_last));
       // Few distinct values, so that equals occur in a window.
-      const Tensor x = test::from_function(xs, dtype, kCpu, [](std::int64_t i) { return std::floor(8 * test::unit(1, static_cast<std::uint64_t>(i))); }, format);
+      const Tensor x = test::from_function(
+          xs, dtype, kCpu, [](std::int64_t i) { return std::floor(8 * test::unit(1, static_cast<std::uint64_t>(i))); },
+          format);
       const Tensor dy = test::uniform(ys, dtype, kCpu, 2, -1, 1, format);
       const auto v = test::to_f64(x), g = test::to_f64(dy);
       std::vector<double> high, where, average, d_max(v.size(), 0.0), d_average(v.size(), 0.0);
@@ -74,7 +76,8 @@ TEST_P(Pool2d, MatchesTheDefinition) {
         d_max[index(xs, n, c, 0, 0) + static_cast<std::size_t>(at)] += dout;
         for (const auto k : window) d_average[k] += dout / divisor;
       });
-      const Tensor y = test::fresh(ys, dtype, format), indices = empty(ys, DType::i32, kCpu, format), dx = test::fresh(xs, dtype, format);
+      const Tensor y = test::fresh(ys, dtype, format), indices = empty(ys, DType::i32, kCpu, format),
+                   dx = test::fresh(xs, dtype, format);
       kernels::max_pool2d({}, y.view(), indices.view(), x.view(), o);
       EXPECT_TRUE(test::equal(y, high));
       EXPECT_TRUE(test::equal(indices, where));
@@ -88,21 +91,29 @@ TEST_P(Pool2d, MatchesTheDefinition) {
       EXPECT_TRUE(test::close(dx, d_average, test::backward_tolerance(dtype)));
     }
 }
-INSTANTIATE_TEST_SUITE_P(Shapes, Pool2d, ::testing::ValuesIn(kCases), [](const auto& i) { return std::string(i.param.name); });
+INSTANTIATE_TEST_SUITE_P(Shapes, Pool2d, ::testing::ValuesIn(kCases),
+                         [](const auto& i) { return std::string(i.param.name); });
 
 TEST(AdaptiveAvgPool2d, MatchesTheDefinition) {
-  for (const auto& [xs, h, w] : {std::tuple<Dims, std::int64_t, std::int64_t>{{2, 17, 7, 7}, 1, 1}, {{2, 3, 10, 7}, 3, 4}, {{1, 8, 4, 5}, 4, 5}, {{1, 2, 3, 2}, 5, 4}})
+  for (const auto& [xs, h, w] : {std::tuple<Dims, std::int64_t, std::int64_t>{{2, 17, 7, 7}, 1, 1},
+                                 {{2, 3, 10, 7}, 3, 4},
+                                 {{1, 8, 4, 5}, 4, 5},
+                                 {{1, 2, 3, 2}, 5, 4}})
     for (const auto dtype : {DType::f64, DType::f32})
       for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
         const Dims ys{xs[0], xs[1], h, w};
-        const Tensor x = test::uniform(xs, dtype, kCpu, 1, -1, 1, format), dy = test::uniform(ys, dtype, kCpu, 2, -1, 1, format);
+        const Tensor x = test::uniform(xs, dtype, kCpu, 1, -1, 1, format),
+                     dy = test::uniform(ys, dtype, kCpu, 2, -1, 1, format);
         const auto v = test::to_f64(x), g = test::to_f64(dy);
         std::vector<double> mean, dx(v.size(), 0.0);
         for_each_output(ys, [&](std::int64_t n, std::int64_t c, std::int64_t i, std::int64_t j) {
           const auto low = [](std::int64_t k, std::int64_t in, std::int64_t out) { return k * in / out; };
-          const auto high = [](std::int64_t k, std::int64_t in, std::int64_t out) { return ((k + 1) * in + out - 1) / out; };
+          const auto high = [](std::int64_t k, std::int64_t in, std::int64_t out) {
+            return ((k + 1) * in + out - 1) / out;
+          };
           double sum = 0;
-          const std::int64_t rows = high(i, xs[2], ys[2]) - low(i, xs[2], ys[2]), columns = high(j, xs[3], ys[3]) - low(j, xs[3], ys[3]);
+          const std::int64_t rows = high(i, xs[2], ys[2]) - low(i, xs[2], ys[2]),
+                             columns = high(j, xs[3], ys[3]) - low(j, xs[3], ys[3]);
           for (std::int64_t p = low(i, xs[2], ys[2]); p < high(i, xs[2], ys[2]); ++p)
             for (std::int64_t q = low(j, xs[3], ys[3]); q < high(j, xs[3], ys[3]); ++q) {
               sum += v[index(xs, n, c, p, q)];
@@ -122,21 +133,33 @@ TEST(Pool2d, GradientsMatchDifferences) {
   const Pool2dOptions o{.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}};
   const Dims xs{1, 2, 6, 5}, ys = kernels::pool2d_output_sizes(xs, o);
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-    const Tensor x = test::uniform(xs, DType::f64, kCpu, 3, -1, 1, format), y = empty(ys, DType::f64, kCpu, format), indices = empty(ys, DType::i32, kCpu, format);
-    const Tensor dx = test::fresh_like(x), dy = test::weights_like(y), small = empty({1, 2, 2, 3}, DType::f64, kCpu, format);
+    const Tensor x = test::uniform(xs, DType::f64, kCpu, 3, -1, 1, format), y = empty(ys, DType::f64, kCpu, format),
+                 indices = empty(ys, DType::i32, kCpu, format);
+    const Tensor dx = test::fresh_like(x), dy = test::weights_like(y),
+                 small = empty({1, 2, 2, 3}, DType::f64, kCpu, format);
     kernels::max_pool2d({}, y.view(), indices.view(), x.view(), o);
     kernels::max_pool2d_backward({}, dx.view(), dy.view(), indices.view(), o);
-    EXPECT_TRUE(test::gradient_matches(x, dx, [&] { kernels::max_pool2d({}, y.view(), {}, x.view(), o); return test::weighted_sum(y); }));
+    EXPECT_TRUE(test::gradient_matches(x, dx, [&] {
+      kernels::max_pool2d({}, y.view(), {}, x.view(), o);
+      return test::weighted_sum(y);
+    }));
     kernels::avg_pool2d_backward({}, dx.view(), dy.view(), o);
-    EXPECT_TRUE(test::gradient_matches(x, dx, [&] { kernels::avg_pool2d({}, y.view(), x.view(), o); return test::weighted_sum(y); }));
+    EXPECT_TRUE(test::gradient_matches(x, dx, [&] {
+      kernels::avg_pool2d({}, y.view(), x.view(), o);
+      return test::weighted_sum(y);
+    }));
     kernels::adaptive_avg_pool2d_backward({}, dx.view(), test::weights_like(small).view());
-    EXPECT_TRUE(test::gradient_matches(x, dx, [&] { kernels::adaptive_avg_pool2d({}, small.view(), x.view()); return test::weighted_sum(small); }));
+    EXPECT_TRUE(test::gradient_matches(x, dx, [&] {
+      kernels::adaptive_avg_pool2d({}, small.view(), x.view());
+      return test::weighted_sum(small);
+    }));
   }
 }
 
 TEST(Pool2d, NaNAndInfinity) {
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-    const Tensor x = test::from_list({1, 2, 2, 2}, DType::f32, {1, NAN, NAN, 7, -INFINITY, -INFINITY, -INFINITY, -INFINITY}, format);
+    const Tensor x =
+        test::from_list({1, 2, 2, 2}, DType::f32, {1, NAN, NAN, 7, -INFINITY, -INFINITY, -INFINITY, -INFINITY}, format);
     const Tensor y = empty({1, 2, 1, 1}, DType::f32, kCpu, format), i = empty({1, 2, 1, 1}, DType::i32, kCpu, format);
     kernels::max_pool2d({}, y.view(), i.view(), x.view(), {});
     EXPECT_TRUE(test::equal(y, {std::nan(""), -INFINITY}));
@@ -145,22 +168,41 @@ TEST(Pool2d, NaNAndInfinity) {
 }
 
 TEST(Pool2d, BadArguments) {
-  const Tensor x = empty({2, 3, 6, 6}), y = empty({2, 3, 3, 3}), last = empty({2, 3, 3, 3}, DType::f32, kCpu, MemoryFormat::channels_last);
+  const Tensor x = empty({2, 3, 6, 6}), y = empty({2, 3, 3, 3}),
+               last = empty({2, 3, 3, 3}, DType::f32, kCpu, MemoryFormat::channels_last);
   const Tensor i = empty({2, 3, 3, 3}, DType::i32), none = empty({0, 3, 6, 6});
   kernels::max_pool2d({}, empty({0, 3, 3, 3}).view(), {}, none.view(), {});
   kernels::avg_pool2d_backward({}, none.view(), empty({0, 3, 3, 3}).view(), {});
-  EXPECT_TRUE(throws(Kind::argument, "kernel 0", [&] { kernels::max_pool2d({}, y.view(), {}, x.view(), {.kernel = {0, 2}}); }));
-  EXPECT_TRUE(throws(Kind::argument, "stride 0", [&] { kernels::max_pool2d({}, y.view(), {}, x.view(), {.stride = {2, 0}}); }));
-  EXPECT_TRUE(throws(Kind::argument, "padding 2", [&] { kernels::max_pool2d({}, y.view(), {}, x.view(), {.padding = {2, 0}}); }));
-  EXPECT_TRUE(throws(Kind::argument, "larger than x", [&] { kernels::max_pool2d({}, y.view(), {}, x.view(), {.kernel = {7, 2}}); }));
-  EXPECT_TRUE(throws(Kind::argument, "y has sizes", [&] { kernels::avg_pool2d({}, empty({2, 3, 3, 4}).view(), x.view(), {}); }));
+  EXPECT_TRUE(throws(Kind::argument, "kernel 0", [&] {
+    kernels::max_pool2d({}, y.view(), {}, x.view(), {.kernel = {0, 2}});
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "stride 0", [&] {
+    kernels::max_pool2d({}, y.view(), {}, x.view(), {.stride = {2, 0}});
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "padding 2", [&] {
+    kernels::max_pool2d({}, y.view(), {}, x.view(), {.padding = {2, 0}});
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "larger than x", [&] {
+    kernels::max_pool2d({}, y.view(), {}, x.view(), {.kernel = {7, 2}});
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "y has sizes", [&] {
+    kernels::avg_pool2d({}, empty({2, 3, 3, 4}).view(), x.view(), {});
+  }));
   EXPECT_TRUE(throws(Kind::argument, "copy one first", [&] { kernels::avg_pool2d({}, last.view(), x.view(), {}); }));
-  EXPECT_TRUE(throws(Kind::argument, "indices is f32", [&] { kernels::max_pool2d({}, y.view(), y.view(), x.view(), {}); }) ||
-              throws(Kind::argument, "indices is", [&] { kernels::max_pool2d({}, y.view(), y.view(), x.view(), {}); }));
-  EXPECT_TRUE(throws(Kind::argument, "indices is not given", [&] { kernels::max_pool2d_backward({}, x.view(), y.view(), {}, {}); }));
-  EXPECT_TRUE(throws(Kind::argument, "cannot be averaged", [&] { kernels::adaptive_avg_pool2d({}, empty({2, 4, 1, 1}).view(), x.view()); }));
-  EXPECT_TRUE(throws(Kind::unsupported, "f16", [&] { kernels::avg_pool2d({}, y.view(), empty({2, 3, 6, 6}, DType::f16).view(), {}); }));
-  EXPECT_TRUE(throws(Kind::argument, "rank 4", [&] { kernels::avg_pool2d({}, y.view(), empty({3, 6, 6}).view(), {}); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "indices is f32", [&] { kernels::max_pool2d({}, y.view(), y.view(), x.view(), {}); }) ||
+      throws(Kind::argument, "indices is", [&] { kernels::max_pool2d({}, y.view(), y.view(), x.view(), {}); }));
+  EXPECT_TRUE(throws(Kind::argument, "indices is not given",
+                     [&] { kernels::max_pool2d_backward({}, x.view(), y.view(), {}, {}); }));
+  EXPECT_TRUE(throws(Kind::argument, "cannot be averaged", [&] {
+    kernels::adaptive_avg_pool2d({}, empty({2, 4, 1, 1}).view(), x.view());
+  }));
+  EXPECT_TRUE(throws(Kind::unsupported, "f16", [&] {
+    kernels::avg_pool2d({}, y.view(), empty({2, 3, 6, 6}, DType::f16).view(), {});
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "rank 4", [&] {
+    kernels::avg_pool2d({}, y.view(), empty({3, 6, 6}).view(), {});
+  }));
 }
 
 }  // namespace

@@ -16,14 +16,17 @@ constexpr kernels::RandomState kState{.seed = 1234, .offset = 7};
 std::uint32_t word(std::uint64_t seed, std::uint64_t offset, std::uint64_t e) {
   const auto lo = [](std::uint64_t v) { return static_cast<std::uint32_t>(v); };
   const auto hi = [](std::uint64_t v) { return static_cast<std::uint32_t>(v >> 32); };
-  return Philox4x32::generate({{lo(e / 4), hi(e / 4), 0x80000000u, lo(offset)}}, {{lo(seed), hi(seed) ^ hi(offset)}}).v[e % 4];
+  return Philox4x32::generate({{lo(e / 4), hi(e / 4), 0x80000000u, lo(offset)}}, {{lo(seed), hi(seed) ^ hi(offset)}})
+      .v[e % 4];
 }
 
 TEST(Dropout, KeepMask_ATT_7_12) {
-  const std::uint32_t raw[] = {0x4f89674c, 0x4ece504e, 0x55195477, 0xd72179df, 0x51f1ca08, 0x4403d5ec, 0x2bfd7df6, 0xd0d48a1f};
+  const std::uint32_t raw[] = {0x4f89674c, 0x4ece504e, 0x55195477, 0xd72179df,
+                               0x51f1ca08, 0x4403d5ec, 0x2bfd7df6, 0xd0d48a1f};
   for (std::uint64_t e = 0; e < 8; ++e) EXPECT_EQ(word(1234, 7, e), raw[e]);
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-    const Tensor x = test::from_function({1, 2, 2, 2}, DType::f32, kCpu, [](std::int64_t i) { return 3.0 * static_cast<double>(i + 1); }, format);
+    const Tensor x = test::from_function(
+        {1, 2, 2, 2}, DType::f32, kCpu, [](std::int64_t i) { return 3.0 * static_cast<double>(i + 1); }, format);
     const Tensor y = test::fresh_like(x), mask = empty_like(x, DType::boolean);
     kernels::dropout({}, y.view(), mask.view(), x.view(), 0.25, kState);
     EXPECT_TRUE(test::equal(mask, {1, 1, 1, 0, 1, 1, 1, 0}));
@@ -32,7 +35,8 @@ TEST(Dropout, KeepMask_ATT_7_12) {
 }
 
 TEST(Dropout, KeepRate_ATT_7_13) {
-  const Tensor x = test::from_function({1000000}, DType::f32, kCpu, [](std::int64_t) { return 1.0; }), y = empty_like(x);
+  const Tensor x = test::from_function({1000000}, DType::f32, kCpu, [](std::int64_t) { return 1.0; }),
+               y = empty_like(x);
   kernels::dropout({}, y.view(), {}, x.view(), 0.1, kState);
   double kept = 0;
   for (const double v : test::to_f64(y)) kept += v != 0;
@@ -45,7 +49,8 @@ TEST(Dropout, KeepRate_ATT_7_13) {
 }
 
 TEST(Dropout, GlobalRowsDecide) {
-  const Tensor x = test::from_function({6, 10}, DType::f64, kCpu, [](std::int64_t) { return 1.0; }), all = empty_like(x);
+  const Tensor x = test::from_function({6, 10}, DType::f64, kCpu, [](std::int64_t) { return 1.0; }),
+               all = empty_like(x);
   kernels::dropout({}, all.view(), {}, x.view(), 0.5, kState);
   for (int rank = 0; rank < 3; ++rank) {  // rank r of 3 holds rows r, r + 3
     const Tensor part = test::fresh({2, 10}, DType::f64);
@@ -66,7 +71,8 @@ TEST(Random, MatchesTheLayoutForEveryTypeAndStride) {
       std::vector<double> uniform, normal;
       for (std::uint64_t e = 0; e < 63; ++e) {
         uniform.push_back(-2 + 5 * ((word(s.seed, offset, e) >> 8) * 0x1p-24));
-        const double u = (word(s.seed, offset, e / 2 * 2) + 1.0) * 0x1p-32, v = word(s.seed, offset, e / 2 * 2 + 1) * 0x1p-32;
+        const double u = (word(s.seed, offset, e / 2 * 2) + 1.0) * 0x1p-32,
+                     v = word(s.seed, offset, e / 2 * 2 + 1) * 0x1p-32;
         const double r = std::sqrt(-2 * std::log(u)), angle = 2 * M_PI * v;
         normal.push_back(0.5 + 3 * r * (e % 2 == 0 ? std::cos(angle) : std::sin(angle)));
       }
@@ -118,9 +124,12 @@ TEST(Random, BadArguments) {
   EXPECT_TRUE(throws(Kind::unsupported, "out is i64", [&] { kernels::uniform({}, i.view(), 0, 1, kState); }));
   EXPECT_TRUE(throws(Kind::argument, "std is -1", [&] { kernels::normal({}, t.view(), 0, -1, kState); }));
   EXPECT_TRUE(throws(Kind::argument, "probability 1.5", [&] { kernels::bernoulli({}, t.view(), 1.5, kState); }));
-  EXPECT_TRUE(throws(Kind::argument, "probability -0.1", [&] { kernels::dropout({}, t.view(), {}, t.view(), -0.1, kState); }));
-  EXPECT_TRUE(throws(Kind::argument, "mask is f32", [&] { kernels::dropout({}, t.view(), t.view(), t.view(), 0.1, kState); }));
-  EXPECT_TRUE(throws(Kind::argument, "x has sizes", [&] { kernels::dropout({}, t.view(), {}, empty({4}).view(), 0.1, kState); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "probability -0.1", [&] { kernels::dropout({}, t.view(), {}, t.view(), -0.1, kState); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "mask is f32", [&] { kernels::dropout({}, t.view(), t.view(), t.view(), 0.1, kState); }));
+  EXPECT_TRUE(throws(Kind::argument, "x has sizes",
+                     [&] { kernels::dropout({}, t.view(), {}, empty({4}).view(), 0.1, kState); }));
 }
 
 }  // namespace

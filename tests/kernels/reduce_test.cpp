@@ -60,7 +60,8 @@ constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::mean, ReduceOp::max, Reduc
 TEST(Reduce, EverySetOfDimensionsInEveryLayout) {
   const Dims sizes{3, 5, 4, 7};
   for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
-    const Tensor row = test::uniform(sizes, dtype, kCpu, 1), last = test::uniform(sizes, dtype, kCpu, 1, -1, 1, MemoryFormat::channels_last);
+    const Tensor row = test::uniform(sizes, dtype, kCpu, 1),
+                 last = test::uniform(sizes, dtype, kCpu, 1, -1, 1, MemoryFormat::channels_last);
     for (int set = 1; set < 16; ++set) {
       std::vector<int> dims;
       Dims listed, kept, dropped;
@@ -80,7 +81,8 @@ TEST(Reduce, EverySetOfDimensionsInEveryLayout) {
           for (const Dims& out_sizes : {kept, dropped}) {
             const Tensor y = test::fresh(out_sizes, dtype);
             kernels::reduce({}, y.view(), x.view(), listed, op);
-            ASSERT_TRUE(test::close(y, want, test::sum_tolerance(dtype, terms))) << name_of(op) << dtype << listed << x.strides();
+            ASSERT_TRUE(test::close(y, want, test::sum_tolerance(dtype, terms)))
+                << name_of(op) << dtype << listed << x.strides();
           }
         }
     }
@@ -88,7 +90,8 @@ TEST(Reduce, EverySetOfDimensionsInEveryLayout) {
 }
 
 TEST(Reduce, LongSumsAreAccurateAndTheSameForEveryThreadCount) {
-  const std::pair<Dims, Dims> cases[] = {{{1000003}, {}}, {{70001, 16}, {0}}, {{16, 70001}, {1}}, {{70001, 16}, {1}}, {{300, 20, 100}, {0, 2}}};
+  const std::pair<Dims, Dims> cases[] = {
+      {{1000003}, {}}, {{70001, 16}, {0}}, {{16, 70001}, {1}}, {{70001, 16}, {1}}, {{300, 20, 100}, {0, 2}}};
   const int threads = omp_get_max_threads();
   for (const auto& [sizes, dims] : cases) {
     const Tensor x = test::uniform(sizes, DType::f32, kCpu, 2, 0, 1);
@@ -123,8 +126,10 @@ TEST(Reduce, MixedTypesAndIntegers) {
   kernels::reduce({}, v.view(), u.view(), {0}, ReduceOp::min);
   EXPECT_EQ(v.item(), 3);
   EXPECT_TRUE(throws(Kind::unsupported, "mean", [&] { kernels::reduce({}, m.view(), i.view(), {}, ReduceOp::mean); }));
-  EXPECT_TRUE(throws(Kind::argument, "out is f32", [&] { kernels::reduce({}, f.view(), i.view(), {}, ReduceOp::sum); }));
-  EXPECT_TRUE(throws(Kind::argument, "out is i64", [&] { kernels::reduce({}, m.view(), h.view(), {}, ReduceOp::sum); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "out is f32", [&] { kernels::reduce({}, f.view(), i.view(), {}, ReduceOp::sum); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "out is i64", [&] { kernels::reduce({}, m.view(), h.view(), {}, ReduceOp::sum); }));
 }
 
 TEST(Reduce, NaNAndNothing) {
@@ -144,15 +149,20 @@ TEST(Reduce, NaNAndNothing) {
   EXPECT_TRUE(test::equal(z, {0, 0}));
   kernels::reduce({}, z.view(), none.view(), {1}, ReduceOp::mean);
   EXPECT_TRUE(test::equal(z, {nan, nan}));
-  EXPECT_TRUE(throws(Kind::argument, "nothing to take", [&] { kernels::reduce({}, z.view(), none.view(), {1}, ReduceOp::max); }));
+  EXPECT_TRUE(throws(Kind::argument, "nothing to take",
+                     [&] { kernels::reduce({}, z.view(), none.view(), {1}, ReduceOp::max); }));
   kernels::reduce({}, empty({0}).view(), none.view(), {0}, ReduceOp::max);  // no output either
 }
 
 TEST(Reduce, BadArguments) {
   const Tensor x = empty({2, 3}), y = empty({2});
-  EXPECT_TRUE(throws(Kind::argument, "twice", [&] { kernels::reduce({}, y.view(), x.view(), {1, -1}, ReduceOp::sum); }));
-  EXPECT_TRUE(throws(Kind::argument, "dimension 2", [&] { kernels::reduce({}, y.view(), x.view(), {2}, ReduceOp::sum); }));
-  EXPECT_TRUE(throws(Kind::argument, "wanted [3]", [&] { kernels::reduce({}, y.view(), x.view(), {0}, ReduceOp::sum); }));
+  EXPECT_TRUE(throws(Kind::argument, "twice", [&] {
+    kernels::reduce({}, y.view(), x.view(), {1, -1}, ReduceOp::sum);
+  }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "dimension 2", [&] { kernels::reduce({}, y.view(), x.view(), {2}, ReduceOp::sum); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "wanted [3]", [&] { kernels::reduce({}, y.view(), x.view(), {0}, ReduceOp::sum); }));
 }
 
 TEST(SumTo, ReversesBroadcasting) {
@@ -167,15 +177,19 @@ TEST(SumTo, ReversesBroadcasting) {
         if (padded[d] == 1) dims.push_back(d);
       EXPECT_TRUE(test::close(y, expected(x, dims, ReduceOp::sum), test::sum_tolerance(dtype, 24))) << small;
     }
-  EXPECT_TRUE(throws(Kind::argument, "does not broadcast", [] { kernels::sum_to({}, empty({3}).view(), empty({2, 4}).view()); }));
-  EXPECT_TRUE(throws(Kind::unsupported, "sum_to", [] { kernels::sum_to({}, empty({1}, DType::i64).view(), empty({4}, DType::i64).view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "does not broadcast", [] {
+    kernels::sum_to({}, empty({3}).view(), empty({2, 4}).view());
+  }));
+  EXPECT_TRUE(throws(Kind::unsupported, "sum_to",
+                     [] { kernels::sum_to({}, empty({1}, DType::i64).view(), empty({4}, DType::i64).view()); }));
   const Tensor zero = test::fresh({3}, DType::f32);
   kernels::sum_to({}, zero.view(), empty({0, 3}).view());
   EXPECT_TRUE(test::equal(zero, {0, 0, 0}));
 }
 
 TEST(ArgMax, FirstAmongEqualsAndNaN) {
-  const Tensor x = test::from_list({3, 4}, DType::f32, {1, 5, 5, 2, 4, NAN, 9, NAN, -3, -3, -3, -3}), out = empty({3}, DType::i64);
+  const Tensor x = test::from_list({3, 4}, DType::f32, {1, 5, 5, 2, 4, NAN, 9, NAN, -3, -3, -3, -3}),
+               out = empty({3}, DType::i64);
   kernels::argmax({}, out.view(), x.view(), 1);
   EXPECT_TRUE(test::equal(out, {1, 1, 0}));
   const Tensor columns = empty({1, 4}, DType::i64);
@@ -189,7 +203,8 @@ TEST(ArgMax, FirstAmongEqualsAndNaN) {
 }
 
 TEST(TopK, SortsByValueThenIndex) {
-  const Tensor x = test::from_list({2, 5}, DType::f64, {3, 9, 9, NAN, 1, 0, 0, 0, 0, 0}), v = empty({2, 3}, DType::f64), i = empty({2, 3}, DType::i64);
+  const Tensor x = test::from_list({2, 5}, DType::f64, {3, 9, 9, NAN, 1, 0, 0, 0, 0, 0}), v = empty({2, 3}, DType::f64),
+               i = empty({2, 3}, DType::i64);
   kernels::topk({}, v.view(), i.view(), x.view(), 3, 1);
   EXPECT_TRUE(test::equal(v, {std::nan(""), 9, 9, 0, 0, 0}));
   EXPECT_TRUE(test::equal(i, {3, 1, 2, 0, 1, 2}));
@@ -201,13 +216,18 @@ TEST(TopK, SortsByValueThenIndex) {
   kernels::topk({}, best.view(), {}, random.view(), 33, 1);
   const auto values = test::to_f64(random), sorted = test::to_f64(best);
   for (std::size_t r = 0; r < 7; ++r) {
-    std::vector<double> want(values.begin() + static_cast<std::ptrdiff_t>(r * 33), values.begin() + static_cast<std::ptrdiff_t>(r * 33 + 33));
+    std::vector<double> want(values.begin() + static_cast<std::ptrdiff_t>(r * 33),
+                             values.begin() + static_cast<std::ptrdiff_t>(r * 33 + 33));
     std::sort(want.begin(), want.end(), std::greater<>());
-    EXPECT_EQ(std::vector<double>(sorted.begin() + static_cast<std::ptrdiff_t>(r * 33), sorted.begin() + static_cast<std::ptrdiff_t>(r * 33 + 33)), want);
+    EXPECT_EQ(std::vector<double>(sorted.begin() + static_cast<std::ptrdiff_t>(r * 33),
+                                  sorted.begin() + static_cast<std::ptrdiff_t>(r * 33 + 33)),
+              want);
   }
   EXPECT_TRUE(throws(Kind::argument, "k is 6", [&] { kernels::topk({}, {}, i.view(), x.view(), 6, 1); }));
   EXPECT_TRUE(throws(Kind::argument, "k is -1", [&] { kernels::topk({}, {}, i.view(), x.view(), -1, 1); }));
-  EXPECT_TRUE(throws(Kind::argument, "values is f32", [&] { kernels::topk({}, empty({2, 3}).view(), {}, x.view(), 3, 1); }));
+  EXPECT_TRUE(throws(Kind::argument, "values is f32", [&] {
+    kernels::topk({}, empty({2, 3}).view(), {}, x.view(), 3, 1);
+  }));
 }
 
 }  // namespace

@@ -69,7 +69,8 @@ inline Tensor from_function(const Dims& sizes, DType dtype, Device device,
 inline Tensor from_list(const Dims& sizes, DType dtype, const std::vector<double>& values,
                         MemoryFormat format = MemoryFormat::contiguous) {
   EXPECT_EQ(static_cast<std::int64_t>(values.size()), element_count(sizes));
-  return from_function(sizes, dtype, kCpu, [&](std::int64_t i) { return values[static_cast<std::size_t>(i)]; }, format);
+  return from_function(
+      sizes, dtype, kCpu, [&](std::int64_t i) { return values[static_cast<std::size_t>(i)]; }, format);
 }
 
 /// splitmix64: a small generator of the tests' own.
@@ -83,8 +84,9 @@ inline double unit(std::uint64_t seed, std::uint64_t i) {
 /// Uniform in [low, high).
 inline Tensor uniform(const Dims& sizes, DType dtype, Device device, std::uint64_t seed, double low = -1,
                       double high = 1, MemoryFormat format = MemoryFormat::contiguous) {
-  return from_function(sizes, dtype, device,
-                       [=](std::int64_t i) { return low + (high - low) * unit(seed, static_cast<std::uint64_t>(i)); }, format);
+  return from_function(
+      sizes, dtype, device,
+      [=](std::int64_t i) { return low + (high - low) * unit(seed, static_cast<std::uint64_t>(i)); }, format);
 }
 
 /// The same values where every second element of a larger block is skipped and the data pointer is off by one element:
@@ -127,9 +129,9 @@ inline ::testing::AssertionResult close(const std::vector<double>& got, const st
   for (std::size_t i = 0; i < got.size(); ++i) {
     const bool same = got[i] == want[i] || (std::isnan(got[i]) && std::isnan(want[i]));
     if (!same && !(std::abs(got[i] - want[i]) <= t.bound(want[i])))
-      return ::testing::AssertionFailure() << "element " << i << " is " << got[i] << ", wanted " << want[i]
-                                           << " (off by " << std::abs(got[i] - want[i]) << ", allowed "
-                                           << t.bound(want[i]) << ')';
+      return ::testing::AssertionFailure()
+             << "element " << i << " is " << got[i] << ", wanted " << want[i] << " (off by "
+             << std::abs(got[i] - want[i]) << ", allowed " << t.bound(want[i]) << ')';
   }
   return ::testing::AssertionSuccess();
 }
@@ -149,7 +151,9 @@ inline ::testing::AssertionResult gradient_matches(const Tensor& x, const Tensor
   std::vector<double> differences;
   for (std::size_t i = 0; i < values.size(); ++i) {
     const auto moved = [&](double by) {
-      assign(x, [&](std::int64_t k) { return values[static_cast<std::size_t>(k)] + (k == static_cast<std::int64_t>(i) ? by : 0); });
+      assign(x, [&](std::int64_t k) {
+        return values[static_cast<std::size_t>(k)] + (k == static_cast<std::int64_t>(i) ? by : 0);
+      });
       return loss();
     };
     differences.push_back((moved(step) - moved(-step)) / (2 * step));
@@ -180,7 +184,8 @@ template <class F>
   } catch (const Error& e) {
     const std::string what = e.what();
     if (e.kind() != kind) return ::testing::AssertionFailure() << "kind " << to_string(e.kind()) << ": " << what;
-    if (what.find(text) == std::string::npos) return ::testing::AssertionFailure() << "no '" << text << "' in: " << what;
+    if (what.find(text) == std::string::npos)
+      return ::testing::AssertionFailure() << "no '" << text << "' in: " << what;
     if (what.find('\n') != std::string::npos) return ::testing::AssertionFailure() << "more than one line: " << what;
     return ::testing::AssertionSuccess();
   }

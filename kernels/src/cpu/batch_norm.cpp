@@ -55,8 +55,8 @@ struct Affine {
   const A* scale;
   const A* bias;
 
-  Affine(const Context& ctx, std::int64_t c, const ConstView& mean_view, const ConstView& inv_std, const ConstView& weight,
-         const ConstView& bias_view)
+  Affine(const Context& ctx, std::int64_t c, const ConstView& mean_view, const ConstView& inv_std,
+         const ConstView& weight, const ConstView& bias_view)
       : memory(ctx, c, 2), mean(mean_view.as<A>()), scale(memory[0]), bias(memory[1]) {
     const Values w(ctx, weight, c, 1.0), b(ctx, bias_view, c, 0.0);
     for (std::int64_t i = 0; i < c; ++i) {
@@ -215,7 +215,8 @@ T* data_or_null(const View& v) {
 void store_parameter_gradients(const View& dweight, const View& dbias, const double* sums, const ConstView& inv_std,
                                std::int64_t c) {
   for (std::int64_t i = 0; i < c; ++i) {
-    const double s = inv_std.dtype == DType::f64 ? inv_std.as<double>()[i] : static_cast<double>(inv_std.as<float>()[i]);
+    const double s =
+        inv_std.dtype == DType::f64 ? inv_std.as<double>()[i] : static_cast<double>(inv_std.as<float>()[i]);
     if (dweight.defined()) store_value(dweight, i, sums[c + i] * s);
     if (dbias.defined()) store_value(dbias, i, sums[i]);
   }

@@ -70,11 +70,12 @@ template <class Ops, int Vectors, int Sums, class A, class Body>
 void sum_rows(std::int64_t begin, std::int64_t end, std::int64_t channels, std::int64_t channel, A* out, Body& body) {
   using Value = typename Ops::Value;
   Value even[Vectors][Sums] = {}, odd[Vectors][Sums] = {};
-  const auto add = [&](std::int64_t row, Value (&sums)[Vectors][Sums]) {
+  const auto add = [&](std::int64_t row, Value(&sums)[Vectors][Sums]) {
 #pragma GCC unroll 2
     for (int v = 0; v < Vectors; ++v) {
       const std::int64_t at = channel + v * Ops::width;
-      body.template operator()<Ops>(row * channels + at, [&](const A* p) { return Ops::load(p + at); }, sums[v]);
+      body.template operator()<Ops>(
+          row * channels + at, [&](const A* p) { return Ops::load(p + at); }, sums[v]);
     }
   };
   std::int64_t row = begin;
@@ -99,7 +100,9 @@ void sum_plane(std::int64_t begin, std::int64_t end, std::int64_t channels, std:
     for (int v = 0; v < 4; ++v) body.template operator()<Ops>(at + v * Ops::width, vector_values, part[v]);
   for (; at + Ops::width <= end; at += Ops::width) body.template operator()<Ops>(at, vector_values, part[0]);
   A tail[Sums] = {};
-  for (; at < end; ++at) body.template operator()<ScalarOps<A>>(at, [&](const A* p) { return p[channel]; }, tail);
+  for (; at < end; ++at)
+    body.template operator()<ScalarOps<A>>(
+        at, [&](const A* p) { return p[channel]; }, tail);
   for (int s = 0; s < Sums; ++s)
     out[s * channels + channel] = Ops::total((part[0][s] + part[2][s]) + (part[1][s] + part[3][s])) + tail[s];
 }

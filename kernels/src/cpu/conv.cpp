@@ -25,9 +25,23 @@ struct Geometry {
   std::int64_t stride_h, stride_w, pad_h, pad_w, dil_h, dil_w;
 
   Geometry(const ConstView& x, const ConstView& weight, const ConstView& y, const Conv2dOptions& o)
-      : n(x.size(0)), c(weight.size(1)), h(x.size(2)), w(x.size(3)), k(weight.size(0) / o.groups), r(weight.size(2)),
-        s(weight.size(3)), i(y.size(2)), j(y.size(3)), xs(x.strides), ws(weight.strides), ys(y.strides),
-        stride_h(o.stride[0]), stride_w(o.stride[1]), pad_h(o.padding[0]), pad_w(o.padding[1]), dil_h(o.dilation[0]),
+      : n(x.size(0)),
+        c(weight.size(1)),
+        h(x.size(2)),
+        w(x.size(3)),
+        k(weight.size(0) / o.groups),
+        r(weight.size(2)),
+        s(weight.size(3)),
+        i(y.size(2)),
+        j(y.size(3)),
+        xs(x.strides),
+        ws(weight.strides),
+        ys(y.strides),
+        stride_h(o.stride[0]),
+        stride_w(o.stride[1]),
+        pad_h(o.padding[0]),
+        pad_w(o.padding[1]),
+        dil_h(o.dilation[0]),
         dil_w(o.dilation[1]) {}
 };
 
@@ -88,9 +102,12 @@ class StartTable {
  public:
   StartTable(std::int64_t padded, std::int64_t reach, std::int64_t stride, std::int64_t outputs)
       : reach_(reach), output_(static_cast<std::size_t>(padded + reach), -1) {
-    for (std::int64_t o = 0; o < outputs && o * stride < padded; ++o) output_[static_cast<std::size_t>(o * stride + reach)] = o;
+    for (std::int64_t o = 0; o < outputs && o * stride < padded; ++o)
+      output_[static_cast<std::size_t>(o * stride + reach)] = o;
   }
-  std::int64_t operator[](std::int64_t coordinate) const { return output_[static_cast<std::size_t>(coordinate + reach_)]; }
+  std::int64_t operator[](std::int64_t coordinate) const {
+    return output_[static_cast<std::size_t>(coordinate + reach_)];
+  }
 
  private:
   std::int64_t reach_;  // coordinates run from -reach_ on
@@ -182,7 +199,8 @@ void bias_gradient(const Context& ctx, const View& db, const ConstView& dy) {
 
 }  // namespace
 
-void conv2d_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bias, const Conv2dOptions& options) {
+void conv2d_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bias,
+                    const Conv2dOptions& options) {
   if (y.numel() == 0) return;
   if (x.dtype == DType::f32) return onednn::conv2d_forward(ctx, y, x, w, bias, options);
   const Geometry g(x, w, y, options);

@@ -59,8 +59,9 @@ void cross_entropy(const Context& ctx, View loss, View lse, ConstView logits, Co
     const std::int64_t step = each ? loss.stride(0) : 1;
     parallel_for(rows, classes * 8, [&](std::int64_t i) {
       const std::int64_t label = label_of(labels, i);
-      const auto result = row_loss<A>(logits.as<T>() + i * logits.stride(0), logits.stride(1), classes,
-                                      label == options.ignore_index ? -1 : label, static_cast<A>(options.label_smoothing));
+      const auto result =
+          row_loss<A>(logits.as<T>() + i * logits.stride(0), logits.stride(1), classes,
+                      label == options.ignore_index ? -1 : label, static_cast<A>(options.label_smoothing));
       losses[i * step] = result.loss;
       if (lse.defined()) lse.as<A>()[i] = result.lse;
     });

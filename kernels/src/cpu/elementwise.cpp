@@ -97,8 +97,7 @@ void binary(const Context&, View out, ConstView a, ConstView b, BinaryOp op) {
 
 void compare(const Context&, View out, ConstView a, ConstView b, CompareOp op) {
   const auto loop = loop_of(out, a, b);
-  visit_any(a.dtype, "compare",
-            [&]<class T>() { compare_typed(out.as<bool>(), a.as<T>(), b.as<T>(), loop, op); });
+  visit_any(a.dtype, "compare", [&]<class T>() { compare_typed(out.as<bool>(), a.as<T>(), b.as<T>(), loop, op); });
 }
 
 void relu_backward(const Context&, View dx, ConstView dy, ConstView y) {
@@ -135,9 +134,8 @@ void accumulate(const Context&, View dst, ConstView src) {
 void where(const Context&, View out, ConstView condition, ConstView a, ConstView b) {
   const auto under = [&](const ConstView& v) { return broadcast_strides(v.sizes, v.strides, out.sizes); };
   const auto loop = make_loop<4>(out.sizes, {out.strides, under(condition), under(a), under(b)});
-  visit_any(out.dtype, "where", [&]<class T>() {
-    where_typed(out.as<T>(), condition.as<std::uint8_t>(), a.as<T>(), b.as<T>(), loop);
-  });
+  visit_any(out.dtype, "where",
+            [&]<class T>() { where_typed(out.as<T>(), condition.as<std::uint8_t>(), a.as<T>(), b.as<T>(), loop); });
 }
 
 }  // namespace apex::kernels::cpu

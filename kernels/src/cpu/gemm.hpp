@@ -9,8 +9,8 @@
 #include "parallel.hpp"
 
 // Our own matrix product: the reference that vendor libraries are held against, and the way for f64. Operands come
-// through packers, so a convolution is a product too, without its patch matrix. Every output is summed in the order of k
-// in blocks of kBlockK; threads share outputs only, so the result does not depend on their number.
+// through packers, so a convolution is a product too, without its patch matrix. Every output is summed in the order of
+// k in blocks of kBlockK; threads share outputs only, so the result does not depend on their number.
 
 namespace apex::kernels::cpu {
 
@@ -18,8 +18,8 @@ template <class T>
 struct Gemm {
   typedef T Vector __attribute__((vector_size(32)));
   static constexpr int kLanes = 32 / static_cast<int>(sizeof(T));
-  static constexpr std::int64_t kRows = 6;              // rows of a register tile
-  static constexpr std::int64_t kCols = 2 * kLanes;     // its columns
+  static constexpr std::int64_t kRows = 6;           // rows of a register tile
+  static constexpr std::int64_t kCols = 2 * kLanes;  // its columns
   static constexpr std::int64_t kBlockRows = 96, kBlockCols = 96, kBlockK = 256;
 
   /// tile[kRows, kCols] (leading dimension kBlockCols) += a panel * b panel
@@ -80,8 +80,10 @@ struct Gemm {
     std::fill_n(tile, kBlockRows * kBlockCols, T(0));
     for (std::int64_t k0 = 0; k0 < k; k0 += kBlockK) {
       const std::int64_t k_count = std::min(kBlockK, k - k0);
-      for (std::int64_t r = 0; r < rows; r += kRows) pack_a(a + r * k_count, i + r, std::min(kRows, rows - r), k0, k_count);
-      for (std::int64_t c = 0; c < cols; c += kCols) pack_b(b + c * k_count, j + c, std::min(kCols, cols - c), k0, k_count);
+      for (std::int64_t r = 0; r < rows; r += kRows)
+        pack_a(a + r * k_count, i + r, std::min(kRows, rows - r), k0, k_count);
+      for (std::int64_t c = 0; c < cols; c += kCols)
+        pack_b(b + c * k_count, j + c, std::min(kCols, cols - c), k0, k_count);
       for (std::int64_t c = 0; c < cols; c += kCols)
         for (std::int64_t r = 0; r < rows; r += kRows)
           multiply(tile + r * kBlockCols + c, a + r * k_count, b + c * k_count, k_count);

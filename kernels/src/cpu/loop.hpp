@@ -13,10 +13,10 @@ namespace apex::kernels::cpu {
 /// dimensions gone, dimensions ordered as the first operand lies in memory, neighbours that advance as one merged.
 template <int N>
 struct Loop {
-  int rank = 0;                                  ///< at least 1 once built
+  int rank = 0;  ///< at least 1 once built
   std::int64_t numel = 1;
   std::int64_t size[kMaxRank] = {};
-  std::int64_t stride[N][kMaxRank] = {};         ///< in elements
+  std::int64_t stride[N][kMaxRank] = {};  ///< in elements
 
   std::int64_t inner_size() const { return size[rank - 1]; }
   std::int64_t inner_stride(int operand) const { return stride[operand][rank - 1]; }

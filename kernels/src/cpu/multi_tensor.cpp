@@ -8,8 +8,8 @@
 #include "convert.hpp"
 #include "parallel.hpp"
 
-// Threads share the elements of all tensors laid end to end; a piece is worked on in blocks that stay in the first-level
-// cache, staged in the compute type where the storage type is another.
+// Threads share the elements of all tensors laid end to end; a piece is worked on in blocks that stay in the
+// first-level cache, staged in the compute type where the storage type is another.
 
 namespace apex::kernels::cpu {
 namespace {
@@ -142,7 +142,10 @@ void multi_tensor_axpby(const Context&, View flag, std::span<const View> out, st
 
 void multi_tensor_l2norm(const Context& ctx, View flag, View norm, View per_tensor, std::span<const ConstView> x,
                          std::int64_t chunk_size) {
-  struct Chunk { std::size_t tensor; std::int64_t begin, end; };
+  struct Chunk {
+    std::size_t tensor;
+    std::int64_t begin, end;
+  };
   std::vector<Chunk> chunks;
   std::int64_t total = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -195,9 +198,14 @@ struct Sgd {
   bool has_momentum, nesterov, decay_first, decay_last;
 
   explicit Sgd(const SgdOptions& o)
-      : lr(static_cast<C>(o.lr)), momentum(static_cast<C>(o.momentum)), damped(C(1) - static_cast<C>(o.dampening)),
-        weight_decay(static_cast<C>(o.weight_decay)), scale(static_cast<C>(o.scale)), has_momentum(o.momentum != 0),
-        nesterov(o.nesterov), decay_first(o.weight_decay != 0 && !o.wd_after_momentum),
+      : lr(static_cast<C>(o.lr)),
+        momentum(static_cast<C>(o.momentum)),
+        damped(C(1) - static_cast<C>(o.dampening)),
+        weight_decay(static_cast<C>(o.weight_decay)),
+        scale(static_cast<C>(o.scale)),
+        has_momentum(o.momentum != 0),
+        nesterov(o.nesterov),
+        decay_first(o.weight_decay != 0 && !o.wd_after_momentum),
         decay_last(o.weight_decay != 0 && o.wd_after_momentum) {
     if (o.inv_scale.defined()) scale *= static_cast<C>(*o.inv_scale.as<float>());
   }

@@ -49,16 +49,17 @@ enum class Pass : std::int64_t { forward, backward_data, backward_weight };
 /// A convolution's shapes and layouts: all that decides which primitive fits.
 struct Problem {
   Pass pass;
-  Dims x, w, y;                      // NCHW and KCRS sizes
-  bool x_last, w_last, y_last;       // channels-last in memory
+  Dims x, w, y;                 // NCHW and KCRS sizes
+  bool x_last, w_last, y_last;  // channels-last in memory
   bool bias;
   Conv2dOptions options;
 
   std::vector<std::int64_t> key() const {
-    std::vector<std::int64_t> k{static_cast<std::int64_t>(pass), x_last, w_last, y_last, bias, options.groups,
-                                omp_get_max_threads()};
+    std::vector<std::int64_t> k{
+        static_cast<std::int64_t>(pass), x_last, w_last, y_last, bias, options.groups, omp_get_max_threads()};
     for (const auto* dims : {&x, &w, &y}) k.insert(k.end(), dims->begin(), dims->end());
-    for (const auto* pair : {&options.stride, &options.padding, &options.dilation}) k.insert(k.end(), pair->begin(), pair->end());
+    for (const auto* pair : {&options.stride, &options.padding, &options.dilation})
+      k.insert(k.end(), pair->begin(), pair->end());
     return k;
   }
 };
@@ -89,7 +90,7 @@ memory::desc weight_desc(const Problem& p) {
 
 /// A primitive and the layout it wants its weights in.
 struct Plan {
-  dnnl::primitive conv, reorder;     // reorder: user's weights to the primitive's, or back for their gradient
+  dnnl::primitive conv, reorder;  // reorder: user's weights to the primitive's, or back for their gradient
   memory::desc x, y, weights, user_weights, bias;
   bool reorders = false;
   std::size_t scratch_bytes = 0, reorder_scratch_bytes = 0;
@@ -110,9 +111,11 @@ auto make_descriptor(const Problem& p, const memory::desc& any_weights, const me
     return dnnl::convolution_forward::primitive_desc(cpu_engine(), dnnl::prop_kind::forward_training, algorithm, x,
                                                      any_weights, bias, y, strides, dilates, pad, pad, a);
   };
-  if constexpr (forward) return forward_descriptor(attr);
+  if constexpr (forward)
+    return forward_descriptor(attr);
   else if constexpr (data)
-    return Descriptor(cpu_engine(), algorithm, x, any_weights, y, strides, dilates, pad, pad, forward_descriptor({}), attr);
+    return Descriptor(cpu_engine(), algorithm, x, any_weights, y, strides, dilates, pad, pad, forward_descriptor({}),
+                      attr);
   else
     return Descriptor(cpu_engine(), algorithm, x, any_weights, bias, y, strides, dilates, pad, pad,
                       forward_descriptor({}), attr);
@@ -120,9 +123,11 @@ auto make_descriptor(const Problem& p, const memory::desc& any_weights, const me
   const auto forward_descriptor = [&](const dnnl::primitive_attr& a) {
     return dnnl::convolution_forward::primitive_desc(
         dnnl::convolution_forward::desc(dnnl::prop_kind::forward_training, algorithm, x, any_weights, bias, y, strides,
-                                        dilates, pad, pad), a, cpu_engine());
+                                        dilates, pad, pad),
+        a, cpu_engine());
   };
-  if constexpr (forward) return forward_descriptor(attr);
+  if constexpr (forward)
+    return forward_descriptor(attr);
   else if constexpr (data)
     return Descriptor({algorithm, x, any_weights, y, strides, dilates, pad, pad}, attr, cpu_engine(),
                       forward_descriptor({}));
@@ -214,8 +219,9 @@ struct Scratch {
 };
 
 void run_reorder(const Plan& plan, const Scratch& s, const memory& from, const memory& to) {
-  plan.reorder.execute(cpu_stream(), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to},
-                                      {DNNL_ARG_SCRATCHPAD, scratch_memory(s.reorder_bytes, s.pad())}});
+  plan.reorder.execute(
+      cpu_stream(),
+      {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {DNNL_ARG_SCRATCHPAD, scratch_memory(s.reorder_bytes, s.pad())}});
 }
 
 bool is_last(const ConstView& v, const ConstView& partner) {
@@ -288,10 +294,11 @@ void conv2d_backward_weight(const Context& ctx, const View& dw, const View& db, 
 }
 
 void sgemm(const SgemmShape& g, float* c, const float* a, const float* b) {
-  const auto status = static_cast<dnnl_status_t>(dnnl_sgemm(g.transpose_a ? 'T' : 'N', g.transpose_b ? 'T' : 'N', g.m, g.n, g.k, g.alpha,
-                                 a, g.lda, b, g.ldb, g.beta, c, g.ldc));
+  const auto status = static_cast<dnnl_status_t>(dnnl_sgemm(g.transpose_a ? 'T' : 'N', g.transpose_b ? 'T' : 'N', g.m,
+                                                            g.n, g.k, g.alpha, a, g.lda, b, g.ldb, g.beta, c, g.ldc));
   if (status != dnnl_success)
-    throw Error(kind_of(status), Domain::dnnl, status, concat("oneDNN: matrix product ", g.m, " x ", g.k, " x ", g.n, " failed"));
+    throw Error(kind_of(status), Domain::dnnl, status,
+                concat("oneDNN: matrix product ", g.m, " x ", g.k, " x ", g.n, " failed"));
 }
 
 }  // namespace apex::kernels::cpu::onednn

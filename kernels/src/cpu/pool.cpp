@@ -15,9 +15,9 @@ namespace {
 /// The windows along one dimension, and for each input position the outputs whose window covers it (a range, because
 /// both bounds of a window never decrease).
 struct Windows {
-  std::vector<std::int64_t> begin, end;      // of output o, inside the input
-  std::vector<std::int64_t> divisor;         // length that counts for an average
-  std::vector<std::int64_t> first, last;     // outputs [first, last) of input i
+  std::vector<std::int64_t> begin, end;   // of output o, inside the input
+  std::vector<std::int64_t> divisor;      // length that counts for an average
+  std::vector<std::int64_t> first, last;  // outputs [first, last) of input i
 
   static Windows strided(std::int64_t in, std::int64_t out, const Pool2dOptions& options, std::size_t d) {
     Windows w;
@@ -122,7 +122,8 @@ void max_planes(T* y, std::int32_t* indices, const T* x, const Layout& l, const 
 }
 
 template <class T>
-void max_backward_rows(T* dx, const T* dy, const std::int32_t* indices, const Layout& l, const Windows& v, const Windows& h) {
+void max_backward_rows(T* dx, const T* dy, const std::int32_t* indices, const Layout& l, const Windows& v,
+                       const Windows& h) {
   const std::int64_t in_h = v.inputs(), in_w = h.inputs(), out_w = h.outputs(), c = l.c;
   parallel_for(l.n * in_h, in_w * c * 2, [&](std::int64_t row) {
     const std::int64_t p = row % in_h, image = row / in_h * v.outputs() * out_w * c;
@@ -142,7 +143,8 @@ void max_backward_rows(T* dx, const T* dy, const std::int32_t* indices, const La
 }
 
 template <class T>
-void max_backward_planes(T* dx, const T* dy, const std::int32_t* indices, const Layout& l, const Windows& v, const Windows& h) {
+void max_backward_planes(T* dx, const T* dy, const std::int32_t* indices, const Layout& l, const Windows& v,
+                         const Windows& h) {
   const std::int64_t in = v.inputs() * h.inputs(), out = v.outputs() * h.outputs();
   parallel_for(l.n * l.c, in, [&](std::int64_t plane) {
     T* to = dx + plane * in;
@@ -226,7 +228,8 @@ void average_gradient(const View& dx, const ConstView& dy, const Windows& v, con
 void max_pool2d(const Context&, View y, View indices, ConstView x, const Pool2dOptions& options) {
   if (y.numel() == 0) return;
   const Layout l(x, y);
-  const auto v = Windows::strided(x.size(2), y.size(2), options, 0), h = Windows::strided(x.size(3), y.size(3), options, 1);
+  const auto v = Windows::strided(x.size(2), y.size(2), options, 0),
+             h = Windows::strided(x.size(3), y.size(3), options, 1);
   auto* where = indices.defined() ? indices.as<std::int32_t>() : nullptr;
   visit_wide_floating(x.dtype, "max_pool2d", [&]<class T>() {
     l.rows ? max_rows(y.as<T>(), where, x.as<T>(), l, v, h) : max_planes(y.as<T>(), where, x.as<T>(), l, v, h);
@@ -236,7 +239,8 @@ void max_pool2d(const Context&, View y, View indices, ConstView x, const Pool2dO
 void max_pool2d_backward(const Context&, View dx, ConstView dy, ConstView indices, const Pool2dOptions& options) {
   if (dx.numel() == 0) return;
   const Layout l(dx, dy);
-  const auto v = Windows::strided(dx.size(2), dy.size(2), options, 0), h = Windows::strided(dx.size(3), dy.size(3), options, 1);
+  const auto v = Windows::strided(dx.size(2), dy.size(2), options, 0),
+             h = Windows::strided(dx.size(3), dy.size(3), options, 1);
   const auto* where = indices.as<std::int32_t>();
   visit_wide_floating(dx.dtype, "max_pool2d", [&]<class T>() {
     l.rows ? max_backward_rows(dx.as<T>(), dy.as<T>(), where, l, v, h)

@@ -35,7 +35,8 @@ class Words {
  private:
   void load(std::uint64_t block) {
     if (block == loaded_) return;
-    block_ = Philox4x32::generate({{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0x80000000u, offset_}}, key_);
+    block_ = Philox4x32::generate(
+        {{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0x80000000u, offset_}}, key_);
     loaded_ = block;
   }
   Philox4x32::Key key_;
@@ -57,7 +58,8 @@ void for_each_position(const std::array<Dims, N>& strides, const Dims& sizes, co
     Words words(state);
     for (std::int64_t at = begin; at < end;) {
       const std::int64_t row = at / length, stop = std::min(end, (row + 1) * length);
-      auto e = static_cast<std::uint64_t>((whole ? 0 : state.first_row + row * state.row_stride) * length + at % length);
+      auto e =
+          static_cast<std::uint64_t>((whole ? 0 : state.first_row + row * state.row_stride) * length + at % length);
       std::array<std::int64_t, N> base{};
       if (!whole)
         for (std::size_t k = 0; k < N; ++k) base[k] = row * strides[k][0];

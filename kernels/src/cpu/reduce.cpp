@@ -25,14 +25,18 @@ struct Sum {
 template <class C>
 struct Max {
   using Merged = C;
-  static C identity() { return std::is_integral_v<C> ? std::numeric_limits<C>::lowest() : -std::numeric_limits<C>::infinity(); }
+  static C identity() {
+    return std::is_integral_v<C> ? std::numeric_limits<C>::lowest() : -std::numeric_limits<C>::infinity();
+  }
   static C take(C a, C b) { return b > a || b != b ? b : a; }  // a held NaN stays: nothing is greater
   static Merged merge(C a, C b) { return take(a, b); }
 };
 template <class C>
 struct Min {
   using Merged = C;
-  static C identity() { return std::is_integral_v<C> ? std::numeric_limits<C>::max() : std::numeric_limits<C>::infinity(); }
+  static C identity() {
+    return std::is_integral_v<C> ? std::numeric_limits<C>::max() : std::numeric_limits<C>::infinity();
+  }
   static C take(C a, C b) { return b < a || b != b ? b : a; }
   static Merged merge(C a, C b) { return take(a, b); }
 };
@@ -104,7 +108,8 @@ void reduce_along(const Context& ctx, const T* x, const Split& s, Store&& store)
   };
   if (parts == 1) {
     parallel_for(outputs, terms, [&](std::int64_t output) {
-      at(output, [&](std::int64_t to, std::int64_t from) { store(to, reduce_range<R, C>(x + from, s.reduced, 0, terms)); });
+      at(output,
+         [&](std::int64_t to, std::int64_t from) { store(to, reduce_range<R, C>(x + from, s.reduced, 0, terms)); });
     });
     return;
   }
@@ -112,9 +117,8 @@ void reduce_along(const Context& ctx, const T* x, const Split& s, Store&& store)
   M* partial = scratch.as<M>();
   parallel_for(outputs * parts, part, [&](std::int64_t task) {
     const std::int64_t begin = task % parts * part, end = std::min(begin + part, terms);
-    at(task / parts, [&](std::int64_t, std::int64_t from) {
-      partial[task] = reduce_range<R, C>(x + from, s.reduced, begin, end);
-    });
+    at(task / parts,
+       [&](std::int64_t, std::int64_t from) { partial[task] = reduce_range<R, C>(x + from, s.reduced, begin, end); });
   });
   for (std::int64_t output = 0; output < outputs; ++output) {
     M total = partial[output * parts];
@@ -174,8 +178,8 @@ void reduce_across(const Context& ctx, const T* x, const Split& s, Store&& store
 
 template <class R, class C, class T, class Store>
 void reduce_any(const Context& ctx, const T* x, const Split& s, Store&& store) {
-  const bool across = s.kept.inner_size() > 1 && s.reduced.numel > 1 &&
-                      s.kept.inner_stride(1) < s.reduced.inner_stride(0);
+  const bool across =
+      s.kept.inner_size() > 1 && s.reduced.numel > 1 && s.kept.inner_stride(1) < s.reduced.inner_stride(0);
   if (s.reduced.numel == 0) {
     for_each_row(s.kept, 0, s.kept.numel, [&](const auto& offset, std::int64_t n) {
       for (std::int64_t i = 0; i < n; ++i)

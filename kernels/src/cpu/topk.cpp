@@ -56,8 +56,8 @@ void argmax(const Context&, View out, ConstView x, int dim) {
 void topk(const Context&, View values, View indices, ConstView x, std::int64_t k, int dim) {
   if (k == 0 || x.numel() == 0) return;
   const Dims none = Dims::filled(x.rank(), 0);
-  const auto loop = lines<3>(x, dim, {x.strides, values.defined() ? values.strides : none,
-                                      indices.defined() ? indices.strides : none});
+  const auto loop = lines<3>(
+      x, dim, {x.strides, values.defined() ? values.strides : none, indices.defined() ? indices.strides : none});
   const std::int64_t length = x.sizes[dim], stride = x.strides[dim];
   visit_any(x.dtype, "topk", [&]<class T>() {
     using C = compute_t<T>;

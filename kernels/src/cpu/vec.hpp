@@ -55,9 +55,13 @@ struct ScalarOps {
   static constexpr std::int64_t width = 1;
 
   template <class T>
-  static Value load(const T* from) { return convert<A>(*from); }
+  static Value load(const T* from) {
+    return convert<A>(*from);
+  }
   template <class T>
-  static void store(T* to, Value v) { *to = convert<T>(v); }
+  static void store(T* to, Value v) {
+    *to = convert<T>(v);
+  }
   static Value spread(A a) { return a; }
   static A total(Value v) { return v; }
 };

@@ -9,18 +9,17 @@
 // over ranks puts a collective between.
 //
 // Shapes and layouts: x is [N, C, ...] of rank 2 to 5, dense row-major or dense channels-last; y, residual, dy, dx and
-// dresidual have x's sizes, dtype and strides. Per-channel views are [C] with stride 1: weight, bias and their gradients
-// in x's dtype or in A, everything else in A = accum_dtype(x), f64 for f64, else f32. weight and bias may be undefined
-// (1 and 0). running_mean and running_var may be x's dtype or A.
-// x may be f64, f32, f16 or bf16. Statistics are merged from blocks as (count, mean, M2), never as E[x^2] - E[x]^2, in
-// an order that depends on the sizes only. All ops throw Kind::argument when shapes, strides, dtypes or devices do not
-// fit.
+// dresidual have x's sizes, dtype and strides. Per-channel views are [C] with stride 1: weight, bias and their
+// gradients in x's dtype or in A, everything else in A = accum_dtype(x), f64 for f64, else f32. weight and bias may be
+// undefined (1 and 0). running_mean and running_var may be x's dtype or A. x may be f64, f32, f16 or bf16. Statistics
+// are merged from blocks as (count, mean, M2), never as E[x^2] - E[x]^2, in an order that depends on the sizes only.
+// All ops throw Kind::argument when shapes, strides, dtypes or devices do not fit.
 
 namespace apex::kernels {
 
 struct BatchNormOptions {
-  double eps = 1e-5;   ///< added to the variance; > 0
-  bool relu = false;   ///< y = max(., 0), fused; NaN stays NaN
+  double eps = 1e-5;  ///< added to the variance; > 0
+  bool relu = false;  ///< y = max(., 0), fused; NaN stays NaN
 };
 
 /// Training forward.
@@ -48,7 +47,7 @@ void batch_norm_inference(const Context& ctx, View y, ConstView x, ConstView run
 ///   dbias = sum g, dweight = inv_std * sum g (x - mean), dresidual = g
 ///   dx = (g - dbias / n - (x - mean) inv_std^2 (sum g (x - mean)) / n) * weight * inv_std
 ///
-/// @param dx, dresidual, dweight, dbias  each may be undefined (not wanted); dx or dresidual may be dy itself, but dx only
+/// @param dx, dresidual, dweight, dbias  each may be undefined (not wanted). dx or dresidual may be dy itself, dx only
 ///                       when dresidual is undefined
 /// @param y              output of forward. With options.relu: needed if there was a residual; without one it may be
 ///                       undefined and the mask is recomputed from x, which saves reading it. Else ignored

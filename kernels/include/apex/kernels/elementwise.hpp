@@ -5,10 +5,11 @@
 #include "apex/core/context.hpp"
 #include "apex/core/view.hpp"
 
-// Every op here takes any strides (stride 0 included for inputs). Inputs broadcast to the sizes of the output. An output
-// may be one of the inputs itself (same address, sizes and strides); any other overlap is the caller's error.
+// Every op here takes any strides (stride 0 included for inputs). Inputs broadcast to the sizes of the output. An
+// output may be one of the inputs itself (same address, sizes and strides); any other overlap is the caller's error.
 // 16-bit types are computed in f32 and rounded once. All throw Kind::argument for sizes, dtypes or devices that do not
-// fit and Kind::unsupported for a dtype an op does not do. NaN goes through every op, minimum, maximum and relu included.
+// fit and Kind::unsupported for a dtype an op does not do. NaN goes through every op, minimum, maximum and relu
+// included.
 
 namespace apex::kernels {
 

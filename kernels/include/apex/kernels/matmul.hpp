@@ -5,8 +5,8 @@
 #include "apex/core/context.hpp"
 #include "apex/core/view.hpp"
 
-// Products accept any strides with one dimension of stride 1 (so transposed views cost nothing); other operands are
-// packed into workspace first. f64 sums in a fixed order on the CPU; f32 through the vendor library; sums in f32 or f64.
+// Any strides. Operands with one dimension of stride 1, transposed views among them, go to the vendor library as they
+// are; on the CPU f64, and f32 of other strides, take our own loops, which sum in a fixed order for every thread count.
 
 namespace apex::kernels {
 

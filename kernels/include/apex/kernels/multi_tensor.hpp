@@ -34,8 +34,8 @@ void multi_tensor_axpby(const Context& ctx, View flag, std::span<const View> out
                         std::span<const ConstView> y, double a, double b, CheckArgs check = CheckArgs::both,
                         std::int64_t chunk_size = kDefaultChunk);
 
-/// norm = sqrt(sum of squares over all tensors), per_tensor[i] = that of tensor i; detects: a chunk whose sum of squares
-/// is not finite in the accumulation type.
+/// norm = sqrt(sum of squares over all tensors), per_tensor[i] = that of tensor i; detects: a chunk whose sum of
+/// squares is not finite in the accumulation type.
 /// @param norm        one element: f32, or f64 for f64 tensors
 /// @param per_tensor  [number of tensors], norm's dtype; may be undefined
 void multi_tensor_l2norm(const Context& ctx, View flag, View norm, View per_tensor, std::span<const ConstView> x,
@@ -49,7 +49,7 @@ struct SgdOptions {
   double weight_decay = 0.0;
   bool nesterov = false;
   bool wd_after_momentum = false;
-  double scale = 1.0;   ///< gradients are multiplied by it first
+  double scale = 1.0;     ///< gradients are multiplied by it first
   ConstView inv_scale{};  ///< f32, one element, on ctx.device: multiplies `scale`; may be undefined
   ConstView found_inf{};  ///< f32, one element, on ctx.device: not 0 skips, like the flag; may be undefined
   std::int64_t chunk_size = kDefaultChunk;

@@ -15,11 +15,11 @@ namespace apex::kernels {
 
 /// Pairs are {vertical, horizontal}.
 struct Pool2dOptions {
-  std::array<std::int64_t, 2> kernel{2, 2};    ///< >= 1
-  std::array<std::int64_t, 2> stride{2, 2};    ///< >= 1
-  std::array<std::int64_t, 2> padding{0, 0};   ///< 0 to kernel / 2
-  bool ceil_mode = false;                      ///< round sizes up; a window never starts in the right-hand padding
-  bool count_include_pad = true;               ///< average pooling: padding counts in the divisor
+  std::array<std::int64_t, 2> kernel{2, 2};   ///< >= 1
+  std::array<std::int64_t, 2> stride{2, 2};   ///< >= 1
+  std::array<std::int64_t, 2> padding{0, 0};  ///< 0 to kernel / 2
+  bool ceil_mode = false;                     ///< round sizes up; a window never starts in the right-hand padding
+  bool count_include_pad = true;              ///< average pooling: padding counts in the divisor
 };
 
 /// H' = floor or ceil((H + 2 padding - kernel) / stride) + 1, less one if the last window would start past H + padding.

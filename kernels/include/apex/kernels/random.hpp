@@ -7,8 +7,8 @@
 
 // Random numbers are a pure function of (seed, offset, position): the same on every backend, for every thread count and
 // memory format. Position e is the row-major index of an element; its word is lane e mod 4 of
-// Philox4x32-10(counter = {lo32(e/4), hi32(e/4), 0x80000000, lo32(offset)}, key = {lo32(seed), hi32(seed) ^ hi32(offset)}).
-// A generator advances offset by one per call.
+// Philox4x32-10(counter = {lo32(e/4), hi32(e/4), 0x80000000, lo32(offset)}, key = {lo32(seed), hi32(seed) ^
+// hi32(offset)}). A generator advances offset by one per call.
 
 namespace apex::kernels {
 
@@ -21,13 +21,13 @@ struct RandomState {
   std::int64_t row_stride = 1;
 };
 
-/// out = low + (high - low) u, u from the upper 24 bits of the word, in [0, 1). Any floating dtype and strides; the same
-/// numbers in every dtype up to its rounding.
+/// out = low + (high - low) u, u from the upper 24 bits of the word, in [0, 1). Any floating dtype and strides; the
+/// same numbers in every dtype up to its rounding (which may reach `high`).
 void uniform(const Context& ctx, View out, double low, double high, const RandomState& state);
 
 /// Normal numbers by Box and Muller (1958): words (w0, w1) of positions (2m, 2m + 1) give
 ///   r = sqrt(-2 ln((w0 + 1) / 2^32)), out = mean + std r cos(2 pi w1 / 2^32), then the same with sin,
-/// formed in f64 and rounded once.
+/// formed in f64, then converted as copy converts.
 /// @throws Kind::argument for std < 0
 void normal(const Context& ctx, View out, double mean, double std, const RandomState& state);
 
@@ -35,7 +35,8 @@ void normal(const Context& ctx, View out, double mean, double std, const RandomS
 /// @throws Kind::argument for p outside [0, 1]
 void bernoulli(const Context& ctx, View out, double p, const RandomState& state);
 
-/// y = keep ? x / (1 - p) : 0 with keep = word < round((1 - p) 2^32). Its own backward: dx = dropout(dy) of the same state.
+/// y = keep ? x / (1 - p) : 0 with keep = word < round((1 - p) 2^32). Its own backward: dx = dropout(dy) of the same
+/// state.
 /// @param y     floating; may be x itself
 /// @param mask  boolean, y's sizes, gets keep; may be undefined
 /// @throws Kind::argument for p outside [0, 1]. p == 1 gives zeros
