@@ -23,7 +23,8 @@ namespace io = apex::io;
 constexpr const char* kSummary =
     "Usage: pack_images [OPTIONS] SOURCE PACK.h5\n\n"
     "Packs a data set into one HDF5 file, which spares a parallel file system the millions of small files and is read\n"
-    "by offset. SOURCE is a folder with train/ and val/ (or class folders, see --val-split), a folder of IDX files, or\n"
+    "by offset. SOURCE is a folder with train/ and val/ (or class folders, see --val-split), a folder of IDX files, "
+    "or\n"
     "another pack. Without --resize and --decoded every picture keeps its bytes, so training on PACK.h5 gives what\n"
     "training on SOURCE gives.\n";
 
@@ -42,7 +43,8 @@ po::options_description describe(Options& o) {
   add("help,h", "show this text");
   add("resize", po::value(&p.resize)->value_name("N"),
       "shorter side to N pixels where it is longer, stored as JPEG (with --decoded: then the middle N x N)");
-  add("quality", po::value(&p.quality)->value_name("Q")->default_value(p.quality), "of JPEG written by --resize, 1 to 100");
+  add("quality", po::value(&p.quality)->value_name("Q")->default_value(p.quality),
+      "of JPEG written by --resize, 1 to 100");
   add("decoded", po::bool_switch(&p.decoded), "store pixels instead of JPEG or PNG; for small pictures");
   add("channels", po::value(&o.channels)->value_name("C"), "1 or 3; default: what SOURCE has, 3 for folders");
   add("val-split", po::value(&o.val_split)->value_name("F"),
@@ -54,7 +56,8 @@ po::options_description describe(Options& o) {
   add("no-check", "do not decode pictures that keep their bytes; damaged ones are left to the trainer's --bad-sample");
   add("workers,j", po::value(&p.workers)->value_name("N"), "threads; default: from the affinity mask");
   add("force", po::bool_switch(&p.overwrite), "replace PACK.h5 if it exists");
-  add("progress", po::value(&o.progress)->value_name("auto|bar|lines|none")->default_value(o.progress), "how to show it");
+  add("progress", po::value(&o.progress)->value_name("auto|bar|lines|none")->default_value(o.progress),
+      "how to show it");
   return out;
 }
 
@@ -82,7 +85,8 @@ bool parse(int argc, char** argv, Options& o) {
   positional.add("place", -1);
   const int style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
   po::variables_map given;
-  po::store(po::command_line_parser(arguments_of(argc, argv)).options(all).positional(positional).style(style).run(), given);
+  po::store(po::command_line_parser(arguments_of(argc, argv)).options(all).positional(positional).style(style).run(),
+            given);
   if (given.count("help")) {
     std::cout << kSummary << '\n' << visible;
     return false;
@@ -103,9 +107,11 @@ bool parse(int argc, char** argv, Options& o) {
 }
 
 void pack(Options& o) {
-  const io::DatasetPair pair = io::open_dataset(
-      o.source, {.channels = o.channels, .val_split = o.val_split, .seed = o.seed, .require_validation = false,
-                 .class_names_file = o.class_names});
+  const io::DatasetPair pair = io::open_dataset(o.source, {.channels = o.channels,
+                                                           .val_split = o.val_split,
+                                                           .seed = o.seed,
+                                                           .require_validation = false,
+                                                           .class_names_file = o.class_names});
   io::Progress progress({.mode = *io::parse_progress_mode(o.progress)});
   o.packing.progress = [&](std::int64_t done, std::int64_t total) {
     if (progress.due(done, total)) progress.update(done, total, "pictures packed");

@@ -175,7 +175,8 @@ TEST_F(Folder, SplitIsStratifiedDisjointAndStable) {
   EXPECT_EQ(keys(*split(3).validation), validation);
   EXPECT_NE(keys(*split(4).validation), validation);
   EXPECT_EQ(pair.train->class_names(), pair.validation->class_names());
-  for (std::int64_t i = 0; i < pair.train->size(); ++i) EXPECT_EQ(pair.train->sample_key(i)[0], "abc"[pair.train->label(i)]);
+  for (std::int64_t i = 0; i < pair.train->size(); ++i)
+    EXPECT_EQ(pair.train->sample_key(i)[0], "abc"[pair.train->label(i)]);
 
   // It goes by names, so a copy elsewhere is split alike, and taking samples away moves few others.
   const test::TemporaryFolder copy;

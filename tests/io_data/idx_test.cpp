@@ -65,7 +65,8 @@ class Idx : public ::testing::Test {
 
 TEST_F(Idx, ReadsPlainAndGzipAlike) {
   for (const bool zipped : {false, true}) {
-    write(zipped ? gzip(idx_images(7)) : idx_images(7), zipped ? gzip(idx_labels(7)) : idx_labels(7), zipped ? ".gz" : "");
+    write(zipped ? gzip(idx_images(7)) : idx_images(7), zipped ? gzip(idx_labels(7)) : idx_labels(7),
+          zipped ? ".gz" : "");
     const IdxDataset data(images_, labels_);
     ASSERT_EQ(data.size(), 7);
     EXPECT_EQ(data.channels(), 1);
@@ -180,9 +181,8 @@ TEST_F(Idx, OpensAsADataSet) {
   test::write_text(folder_.path() / "names", "shirt\r\nbag\n\nboot\ncoat\n");
   const auto named = open_dataset(folder_.path(), {.class_names_file = folder_.path() / "names"});
   EXPECT_EQ(named.train->class_names(), (std::vector<std::string>{"shirt", "bag", "boot", "coat"}));
-  expect_error(Kind::data, {"nowhere"}, [&] {
-    open_dataset(folder_.path(), {.class_names_file = folder_.path() / "nowhere"});
-  });
+  expect_error(Kind::data, {"nowhere"},
+               [&] { open_dataset(folder_.path(), {.class_names_file = folder_.path() / "nowhere"}); });
 }
 
 TEST(FashionMnist, IsReadWhereItIsInstalled) {

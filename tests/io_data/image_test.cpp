@@ -88,7 +88,8 @@ TEST(Decode, DamagedBytesNeverCrash) {
     const Bytes file = test::read_bytes(kFixtures / name);
     for (int round = 0; round < 200; ++round) {
       Bytes damaged = file;
-      for (int k = 0; k <= round % 4; ++k) damaged[random() % damaged.size()] ^= static_cast<std::uint8_t>(1u << random() % 8);
+      for (int k = 0; k <= round % 4; ++k)
+        damaged[random() % damaged.size()] ^= static_cast<std::uint8_t>(1u << random() % 8);
       try {
         const Image image = decode_image(damaged, 3, name, 1 << 20);
         EXPECT_EQ(image.pixels.size(), std::size_t(image.width) * image.height * 3);

@@ -94,8 +94,9 @@ TEST(Loader, BatchHasTheDeclaredForm) {
       EXPECT_EQ(id, expected.ids[row]);
       EXPECT_EQ(label_of(*batch, row), data->label(id));
       const Image image = data->load(id);  // HWC is what channels-last strides mean
-      EXPECT_EQ(Bytes(batch->images.data<std::uint8_t>() + row * 360, batch->images.data<std::uint8_t>() + (row + 1) * 360),
-                image.pixels);
+      EXPECT_EQ(
+          Bytes(batch->images.data<std::uint8_t>() + row * 360, batch->images.data<std::uint8_t>() + (row + 1) * 360),
+          image.pixels);
     }
   }
   EXPECT_FALSE(loader.next());
@@ -103,7 +104,8 @@ TEST(Loader, BatchHasTheDeclaredForm) {
   EXPECT_EQ(loader.stats().batches, 2);
 }
 
-Bytes everything(int workers, int prefetch, bool look_ahead, std::int64_t from_step, int world, int rank, std::int64_t batch_size) {
+Bytes everything(int workers, int prefetch, bool look_ahead, std::int64_t from_step, int world, int rank,
+                 std::int64_t batch_size) {
   const auto data = std::make_shared<SyntheticDataset>(50, 5, 3, 16, 16, 1);
   Loader loader(data, Transform(train_transform(12, 7)),
                 Sampler({.size = 50, .batch = batch_size, .world = world, .rank = rank, .seed = 3}),
@@ -145,7 +147,8 @@ TEST(Loader, ASampleLooksTheSameOnAnyRankCount) {
     const auto data = std::make_shared<SyntheticDataset>(48, 5, 3, 16, 16, 1);
     for (int rank = 0; rank < world; ++rank) {
       Loader loader(data, Transform(train_transform(12, 7)),
-                    Sampler({.size = 48, .batch = 12 / world, .world = world, .rank = rank, .seed = 3}), {.workers = 1 + rank});
+                    Sampler({.size = 48, .batch = 12 / world, .world = world, .rank = rank, .seed = 3}),
+                    {.workers = 1 + rank});
       for (int epoch = 0; epoch < 2; ++epoch) {
         loader.start(epoch);
         while (const auto batch = loader.next())
@@ -167,8 +170,7 @@ TEST(Loader, ResumeReadsNoEarlierSample) {
   const auto data = std::make_shared<Scripted>(40);
   Loader loader(data, plain(), in_order(40, 4), {.workers = 2});
   loader.start(0, 7);
-  while (loader.next()) {
-  }
+  while (loader.next()) {}
   std::vector<std::int64_t> loaded = data->loaded();
   std::sort(loaded.begin(), loaded.end());
   std::vector<std::int64_t> expected;
@@ -183,8 +185,7 @@ TEST(Loader, LookAheadPreparesTheNextEpoch) {
   const auto data = std::make_shared<Scripted>(8);
   Loader loader(data, plain(), in_order(8, 4), {.workers = 1, .prefetch = 2, .look_ahead = true});
   loader.start(0);
-  while (loader.next()) {
-  }
+  while (loader.next()) {}
   const auto begin = std::chrono::steady_clock::now();
   while (data->loaded().size() < 16 && seconds_since(begin) < 5) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(data->loaded().size(), 16u);  // bounded: two batches ahead and no more
@@ -212,7 +213,8 @@ TEST(Loader, QueueIsBounded) {
 TEST(Loader, EvaluationPadsTheLastBatch) {
   const auto data = std::make_shared<Scripted>(10);
   for (int rank = 0; rank < 2; ++rank) {
-    Loader loader(data, plain(), Sampler({.size = 10, .batch = 3, .world = 2, .rank = rank, .shuffle = false, .drop_last = false}),
+    Loader loader(data, plain(),
+                  Sampler({.size = 10, .batch = 3, .world = 2, .rank = rank, .shuffle = false, .drop_last = false}),
                   {.workers = 2});
     loader.start(0);
     ASSERT_EQ(loader.next()->valid, 3);
@@ -311,7 +313,8 @@ TEST(Loader, FileSystemErrorsAreRetried) {
   data->on_load = [&](std::int64_t i) {
     if (i == 2 && failures-- > 0) throw Error(Kind::data, Domain::system, ESTALE, "cannot read 'x': Stale file handle");
   };
-  Loader loader(data, plain(), in_order(8, 4), {.workers = 2, .bad_sample = BadSample::skip, .retries = 2, .retry_delay = 1ms});
+  Loader loader(data, plain(), in_order(8, 4),
+                {.workers = 2, .bad_sample = BadSample::skip, .retries = 2, .retry_delay = 1ms});
   loader.start(0);
   const auto batch = loader.next();
   EXPECT_EQ(pixel_of(*batch, 2), 2);
@@ -325,7 +328,8 @@ TEST(Loader, FileSystemErrorsAreRetried) {
 TEST(Loader, AFileThatVanishesEndsTheRunWithItsPath) {
   const test::TemporaryFolder folder;
   for (int i = 0; i < 6; ++i)
-    test::write_bytes(folder.path() / "train" / "a" / concat(i, ".png"), encode_png(test::formula_image(5, 5, 3).view()));
+    test::write_bytes(folder.path() / "train" / "a" / concat(i, ".png"),
+                      encode_png(test::formula_image(5, 5, 3).view()));
   const auto data = std::make_shared<ImageFolder>(folder.path() / "train");
   test::fs::remove(folder.path() / "train" / "a" / "4.png");
   Loader loader(data, Transform(small_eval_transform(5, 5)), in_order(6, 3),
@@ -397,8 +401,7 @@ TEST(Loader, WorkersTakeNoSignals) {
   };
   Loader loader(data, plain(), in_order(8, 4), {.workers = 2});
   loader.start(0);
-  while (loader.next()) {
-  }
+  while (loader.next()) {}
   EXPECT_EQ(blocked, 8);
   sigset_t after;
   pthread_sigmask(SIG_SETMASK, nullptr, &after);

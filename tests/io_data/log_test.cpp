@@ -26,10 +26,14 @@ TEST(Metrics, OneFlushedLinePerRecord) {
   const test::TemporaryFolder folder;
   const fs::path path = folder.path() / "run" / "metrics.jsonl";
   MetricsWriter writer(path);
-  writer.write(3, "train", {{"loss", 0.1}, {"skipped", std::int64_t{2}}, {"last", false}, {"name", std::string("\"a\"\n")}});
+  writer.write(3, "train",
+               {{"loss", 0.1}, {"skipped", std::int64_t{2}}, {"last", false}, {"name", std::string("\"a\"\n")}});
   const std::string text = test::read_text(path);  // readable while the writer lives
-  EXPECT_EQ(text, "{\"step\":3,\"kind\":\"train\",\"loss\":0.1,\"skipped\":2,\"last\":false,\"name\":\"\\\"a\\\"\\n\"}\n");
-  writer.write(4, "train", {{"loss", std::nan("")}, {"top", std::numeric_limits<double>::infinity()}, {"bad", std::string("\xff")}});
+  EXPECT_EQ(text,
+            "{\"step\":3,\"kind\":\"train\",\"loss\":0.1,\"skipped\":2,\"last\":false,\"name\":\"\\\"a\\\"\\n\"}\n");
+  writer.write(
+      4, "train",
+      {{"loss", std::nan("")}, {"top", std::numeric_limits<double>::infinity()}, {"bad", std::string("\xff")}});
   const std::string line = test::read_text(path).substr(text.size());
   const auto record = nlohmann::json::parse(line);
   EXPECT_TRUE(record["loss"].is_null());
@@ -68,7 +72,8 @@ TEST(Metrics, ResumeDropsWhatWillComeAgain) {
     const auto record = nlohmann::json::parse(line);
     found.emplace_back(record["step"], record["kind"]);
   }
-  EXPECT_EQ(found, (std::vector<std::pair<int, std::string>>{{1, "train"}, {2, "train"}, {2, "val"}, {3, "train"}, {4, "train"}}));
+  EXPECT_EQ(found, (std::vector<std::pair<int, std::string>>{
+                       {1, "train"}, {2, "train"}, {2, "val"}, {3, "train"}, {4, "train"}}));
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1);  // no temporary file left
   const auto before = test::read_text(path);
   { MetricsWriter same(path, 100); }
@@ -106,7 +111,8 @@ TEST(TensorBoard, Crc32cAsInRfc3720) {
 template <class T>
 T little(const std::string& text, std::size_t at) {
   T value = 0;
-  for (std::size_t k = 0; k < sizeof value; ++k) value |= static_cast<T>(static_cast<unsigned char>(text.at(at + k))) << (8 * k);
+  for (std::size_t k = 0; k < sizeof value; ++k)
+    value |= static_cast<T>(static_cast<unsigned char>(text.at(at + k))) << (8 * k);
   return value;
 }
 
@@ -134,9 +140,12 @@ TEST(TensorBoard, WritesEventsByTheBook) {
   EXPECT_EQ(records[0][0], 0x09);  // field 1, eight bytes: wall time
   const double wall = std::bit_cast<double>(little<std::uint64_t>(records[0], 1));
   EXPECT_NEAR(wall, static_cast<double>(::time(nullptr)), 5);
-  EXPECT_EQ(records[0].substr(9), "\x1a\x0d" "brain.Event:2");
+  EXPECT_EQ(records[0].substr(9),
+            "\x1a\x0d"
+            "brain.Event:2");
   // Field 2 varint 300 = ac 02; field 5: summary { field 1: value { 1: tag, 2: float 0.5 = 00 00 00 3f } }.
-  EXPECT_EQ(records[1].substr(9), std::string("\x10\xac\x02\x2a\x13\x0a\x11\x0a\x0atrain/loss\x15\x00\x00\x00\x3f", 24));
+  EXPECT_EQ(records[1].substr(9),
+            std::string("\x10\xac\x02\x2a\x13\x0a\x11\x0a\x0atrain/loss\x15\x00\x00\x00\x3f", 24));
   EXPECT_EQ(records[2].substr(9), std::string("\x10\x00\x2a\x0a\x0a\x08\x0a\x01v\x15\x00\x00\x00\xc0", 14));
 }
 
@@ -146,7 +155,8 @@ TEST(TensorBoard, AResumePurgesLaterSteps) {
   EXPECT_NE(first.path(), second.path());
   const auto records = records_of(test::read_text(second.path()));
   ASSERT_EQ(records.size(), 2u);
-  EXPECT_EQ(records[1].substr(9), std::string("\x10\x28\x3a\x02\x08\x01", 6));  // step 40, session_log { status: START }
+  EXPECT_EQ(records[1].substr(9),
+            std::string("\x10\x28\x3a\x02\x08\x01", 6));  // step 40, session_log { status: START }
   test::write_text(folder.path() / "file", "x");
   expect_error(Kind::data, {"file"}, [&] { TensorBoardWriter{folder.path() / "file"}; });
 }
@@ -179,8 +189,9 @@ TEST_F(ProgressTest, LinesAreFewAndWhole) {
     EXPECT_EQ(progress.due(step, 60), step == 1 || (step - 1) % 10 == 0 || step == 60);
     progress.update(step, 60, concat("loss ", step, "\nnext"));
   }
-  EXPECT_EQ(output(), "[1/60] loss 1 next\n[11/60] loss 11 next\n[21/60] loss 21 next\n[31/60] loss 31 next\n"
-                      "[41/60] loss 41 next\n[51/60] loss 51 next\n[60/60] loss 60 next\n");
+  EXPECT_EQ(output(),
+            "[1/60] loss 1 next\n[11/60] loss 11 next\n[21/60] loss 21 next\n[31/60] loss 31 next\n"
+            "[41/60] loss 41 next\n[51/60] loss 51 next\n[60/60] loss 60 next\n");
   EXPECT_EQ(output().find('\r'), std::string::npos);
 }
 

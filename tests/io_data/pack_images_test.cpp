@@ -45,7 +45,9 @@ class PackImages : public ::testing::Test {
 TEST_F(PackImages, PacksAsTheTrainerWouldSplit) {
   const Ended ended = pack_images({in(), out(), "--val_split=0.2", "--seed", "4", "-j", "2"});
   EXPECT_EQ(ended.code, 0) << ended.output;
-  EXPECT_NE(ended.output.find("16 pictures for training, 4 for validation, of 2 classes; 0 left out"), std::string::npos) << ended.output;
+  EXPECT_NE(ended.output.find("16 pictures for training, 4 for validation, of 2 classes; 0 left out"),
+            std::string::npos)
+      << ended.output;
   EXPECT_EQ(ended.output.find('\r'), std::string::npos);
   const DatasetPair folder = open_dataset(in(), {.val_split = 0.2, .seed = 4}), packed = open_dataset(out());
   EXPECT_EQ(fingerprint(*folder.train), fingerprint(*packed.train));

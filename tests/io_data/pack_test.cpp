@@ -58,12 +58,14 @@ class Pack : public ::testing::Test {
 };
 
 Bytes batches_of(const std::shared_ptr<const Dataset>& data) {
-  Loader loader(data, Transform(train_transform(24, 5)), Sampler({.size = data->size(), .batch = 3, .seed = 2}), {.workers = 2});
+  Loader loader(data, Transform(train_transform(24, 5)), Sampler({.size = data->size(), .batch = 3, .seed = 2}),
+                {.workers = 2});
   Bytes all;
   for (int epoch = 0; epoch < 2; ++epoch) {
     loader.start(epoch);
     while (const auto batch = loader.next()) {
-      all.insert(all.end(), batch->images.data<std::uint8_t>(), batch->images.data<std::uint8_t>() + batch->images.numel());
+      all.insert(all.end(), batch->images.data<std::uint8_t>(),
+                 batch->images.data<std::uint8_t>() + batch->images.numel());
       for (int i = 0; i < 3; ++i) all.push_back(static_cast<std::uint8_t>(batch->labels.data<std::int64_t>()[i]));
     }
   }

@@ -81,7 +81,8 @@ TEST(Sampler, PaddingCountsEverySampleOnce) {
   for (int world = 1; world <= 7; ++world)
     for (std::int64_t n = 1; n <= 23; ++n)
       for (const bool shuffle : {false, true}) {
-        const SamplerOptions options{.size = n, .batch = 2, .world = world, .seed = 1, .shuffle = shuffle, .drop_last = false};
+        const SamplerOptions options{
+            .size = n, .batch = 2, .world = world, .seed = 1, .shuffle = shuffle, .drop_last = false};
         const std::int64_t steps = Sampler(options).steps_per_epoch();
         EXPECT_EQ(steps, (n + 2 * world - 1) / (2 * world));
         Ids seen;

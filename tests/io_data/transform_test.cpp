@@ -27,10 +27,10 @@ struct ResizeCase {
 
 TEST(Resize, EqualsPillowBitForBit) {
   const ResizeCase cases[] = {
-      {64, 48, 3, 32, 24, 0x267defd0u},   {64, 48, 3, 33, 17, 0x636cd85cu}, {17, 31, 3, 224, 224, 0x3abb3e51u},
-      {500, 375, 3, 224, 224, 0x9ee608d9u}, {1, 1, 3, 5, 4, 0xf23b8fabu},   {7, 5, 1, 3, 2, 0xd73f001du},
-      {28, 28, 1, 32, 32, 0x2b312af5u},   {100, 3, 3, 1, 1, 0x83840320u},   {3, 100, 1, 10, 7, 0xee05e189u},
-      {50, 40, 3, 50, 20, 0x1de7a90fu},   {50, 40, 3, 25, 40, 0xec51e627u}, {1000, 1000, 1, 7, 9, 0xd56b4065u},
+      {64, 48, 3, 32, 24, 0x267defd0u},     {64, 48, 3, 33, 17, 0x636cd85cu}, {17, 31, 3, 224, 224, 0x3abb3e51u},
+      {500, 375, 3, 224, 224, 0x9ee608d9u}, {1, 1, 3, 5, 4, 0xf23b8fabu},     {7, 5, 1, 3, 2, 0xd73f001du},
+      {28, 28, 1, 32, 32, 0x2b312af5u},     {100, 3, 3, 1, 1, 0x83840320u},   {3, 100, 1, 10, 7, 0xee05e189u},
+      {50, 40, 3, 50, 20, 0x1de7a90fu},     {50, 40, 3, 25, 40, 0xec51e627u}, {1000, 1000, 1, 7, 9, 0xd56b4065u},
       {5, 5, 3, 5, 5, 0x478b4af6u},
   };
   for (const auto& c : cases) {
@@ -64,8 +64,10 @@ TEST(Resize, IsTheTriangleFilter) {
 }
 
 TEST(Resize, ShorterSideAndMiddleEqualTorchvision) {
-  const ResizeCase cases[] = {{500, 375, 3, 256, 224, 0x5c0f643au}, {375, 500, 1, 64, 56, 0xc7b93666u},
-                              {61, 40, 3, 37, 32, 0x37c14186u},     {40, 40, 3, 33, 32, 0xcfaaf4b5u}};
+  const ResizeCase cases[] = {{500, 375, 3, 256, 224, 0x5c0f643au},
+                              {375, 500, 1, 64, 56, 0xc7b93666u},
+                              {61, 40, 3, 37, 32, 0x37c14186u},
+                              {40, 40, 3, 33, 32, 0xcfaaf4b5u}};
   for (const auto& c : cases) {
     const Image in = formula_image(c.width, c.height, c.channels);
     TransformOptions options = eval_transform(c.to_height);
@@ -129,8 +131,8 @@ TEST(RandomResizedCrop, StaysInBoundsAndCoversTheRanges) {
 TEST(RandomResizedCrop, FallsBackToTheMiddle) {
   TransformOptions options = train_transform(8, 0);
   options.min_scale = options.max_scale = 1;  // never fits unless the picture's own ratio is drawn
-  EXPECT_EQ(draw_resized_crop(options, 1000, 10, 0, 0), (CropBox{493, 0, 13, 10}));   // ratio cut to 4/3
-  EXPECT_EQ(draw_resized_crop(options, 12, 1000, 0, 0), (CropBox{0, 492, 12, 16}));   // ratio raised to 3/4
+  EXPECT_EQ(draw_resized_crop(options, 1000, 10, 0, 0), (CropBox{493, 0, 13, 10}));  // ratio cut to 4/3
+  EXPECT_EQ(draw_resized_crop(options, 12, 1000, 0, 0), (CropBox{0, 492, 12, 16}));  // ratio raised to 3/4
   EXPECT_EQ(draw_resized_crop(options, 1, 1, 0, 0), (CropBox{0, 0, 1, 1}));
   options.min_ratio = 0.5;
   options.max_ratio = 0.6;
@@ -205,7 +207,8 @@ TEST(Transform, FlipsAsOftenAsAsked) {
 TEST(Transform, FitLeavesThePictureOrResizesIt) {
   const Image in = formula_image(28, 28, 1);
   EXPECT_EQ(Transform(small_eval_transform(28, 28)).apply(in.view(), 4, 4).pixels, in.pixels);
-  EXPECT_EQ(Transform(small_eval_transform(32, 30)).apply(in.view(), 4, 4).pixels, resize_bilinear(in.view(), 30, 32).pixels);
+  EXPECT_EQ(Transform(small_eval_transform(32, 30)).apply(in.view(), 4, 4).pixels,
+            resize_bilinear(in.view(), 30, 32).pixels);
   const Image train = Transform(small_train_transform(20, 20, 0, 1)).apply(in.view(), 0, 0);  // resized first, no shift
   const Image resized = resize_bilinear(in.view(), 20, 20);
   EXPECT_TRUE(train.pixels == resized.pixels || train.pixels == flip_horizontal(resized.view()).pixels);

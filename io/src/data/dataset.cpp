@@ -69,13 +69,13 @@ DatasetPair split_dataset(std::shared_ptr<const Dataset> base, double fraction, 
   }
   std::vector<std::int64_t> train, validation;
   for (auto& members : classes) {
-    std::sort(members.begin(), members.end(), [](const Member& a, const Member& b) {
-      return a.hash != b.hash ? a.hash < b.hash : a.index < b.index;
-    });
+    std::sort(members.begin(), members.end(),
+              [](const Member& a, const Member& b) { return a.hash != b.hash ? a.hash < b.hash : a.index < b.index; });
     const auto n = static_cast<std::int64_t>(members.size());
     const auto wanted = static_cast<std::int64_t>(std::floor(static_cast<double>(n) * fraction + 0.5));
     const auto taken = std::min(wanted, n - 1);
-    for (std::int64_t k = 0; k < n; ++k) (k < taken ? validation : train).push_back(members[static_cast<std::size_t>(k)].index);
+    for (std::int64_t k = 0; k < n; ++k)
+      (k < taken ? validation : train).push_back(members[static_cast<std::size_t>(k)].index);
   }
   if (train.empty() || validation.empty())
     fail(Kind::data, concat("val_split ", fraction, " leaves no ", train.empty() ? "training" : "validation",

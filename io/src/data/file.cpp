@@ -59,7 +59,8 @@ void read_at(int fd, void* to, std::size_t bytes, std::int64_t offset, const std
     const ssize_t got = ::pread(fd, out, bytes, offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_system("read", path);
-    if (got == 0) fail(Kind::damaged, concat("'", path.string(), "' ends at byte ", offset, ", ", bytes, " bytes early"));
+    if (got == 0)
+      fail(Kind::damaged, concat("'", path.string(), "' ends at byte ", offset, ", ", bytes, " bytes early"));
     out += got;
     offset += got;
     bytes -= static_cast<std::size_t>(got);

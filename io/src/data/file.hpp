@@ -29,8 +29,8 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// Throws "cannot <action> '<path>': <text of error>" with Domain::system; Kind::exhausted when space or memory ran out,
-/// else Kind::data.
+/// Throws "cannot <action> '<path>': <text of error>" with Domain::system; Kind::exhausted when space or memory ran
+/// out, else Kind::data.
 [[noreturn]] void fail_system(std::string_view action, const std::filesystem::path& path, int error = errno);
 
 /// Opens a regular file to read; anything else (a folder, a pipe) is an error at once, never a wait.

@@ -22,8 +22,8 @@ bool has_image_extension(const fs::path& path) {
   return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
 }
 
-/// What is in a folder, without hidden entries, in byte order of the names. An entry knows its own kind from the listing:
-/// no file is asked for it, which counts where there are millions on a parallel file system.
+/// What is in a folder, without hidden entries, in byte order of the names. An entry knows its own kind from the
+/// listing: no file is asked for it, which counts where there are millions on a parallel file system.
 std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::directory_entry> entries;
@@ -36,7 +36,7 @@ std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
   return entries;
 }
 
-/// Collects the pictures below `folder`. `above` are the folders it lies in, links resolved: meeting one again is a circle.
+/// Collects the pictures below `folder`. `above` are the folders it lies in, links resolved; one met again is a circle.
 void collect(const fs::path& folder, std::vector<fs::path>& above, std::vector<fs::path>& files) {
   std::error_code error;
   const fs::path real = fs::canonical(folder, error);
@@ -58,7 +58,8 @@ void collect(const fs::path& folder, std::vector<fs::path>& above, std::vector<f
 
 ImageFolder::ImageFolder(const fs::path& root, int channels, std::vector<std::string> class_names)
     : root_(root), channels_(channels), class_names_(std::move(class_names)) {
-  if (channels != 1 && channels != 3) fail(Kind::argument, concat("ImageFolder: channels is ", channels, ", takes 1 or 3"));
+  if (channels != 1 && channels != 3)
+    fail(Kind::argument, concat("ImageFolder: channels is ", channels, ", takes 1 or 3"));
   std::error_code error;
   if (!fs::is_directory(root, error))
     fail(Kind::data, concat("'", root.string(), "' is ", fs::exists(root, error) ? "not a folder" : "not there",

@@ -79,7 +79,8 @@ std::optional<std::vector<double>> h5_double_attribute(hid_t file, const char* n
 
 bool h5_write_attribute(hid_t file, const char* name, const std::string& value) {
   const H5Id type(H5Tcopy(H5T_C_S1), H5Tclose);
-  if (!type || H5Tset_size(type.get(), value.size() + 1) < 0 || H5Tset_cset(type.get(), H5T_CSET_UTF8) < 0) return false;
+  if (!type || H5Tset_size(type.get(), value.size() + 1) < 0 || H5Tset_cset(type.get(), H5T_CSET_UTF8) < 0)
+    return false;
   return write(file, name, type.get(), H5Id(H5Screate(H5S_SCALAR), H5Sclose), value.c_str());
 }
 

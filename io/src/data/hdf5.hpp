@@ -51,8 +51,8 @@ class H5Id {
   Close close_ = nullptr;
 };
 
-/// How packs are opened: without file locks, which NFS and Lustre may lack and a file that is written under another name
-/// and then renamed does not need.
+/// How packs are opened: without file locks, which NFS and Lustre may lack and a file that is written under another
+/// name and then renamed does not need.
 H5Id h5_access_without_locks();
 
 /// Whether every link on the way to `path` is there.

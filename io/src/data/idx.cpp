@@ -77,8 +77,7 @@ class IdxReader {
     const char* text = gzerror(file_.get(), &code);
     if (code == Z_ERRNO) fail_system("read", path_);
     if (code == Z_BUF_ERROR) fail_short();
-    if (code != Z_OK && code != Z_STREAM_END)
-      fail(Kind::data, concat("'", path_.string(), "' is damaged: ", text));
+    if (code != Z_OK && code != Z_STREAM_END) fail(Kind::data, concat("'", path_.string(), "' is damaged: ", text));
   }
 
   [[noreturn]] void fail_short() { fail(Kind::data, concat("'", path_.string(), "' is cut short")); }
@@ -100,7 +99,8 @@ class IdxReader {
 IdxDataset::IdxDataset(const std::filesystem::path& images, const std::filesystem::path& labels, int channels,
                        std::vector<std::string> class_names)
     : path_(images), channels_(channels), class_names_(std::move(class_names)) {
-  if (channels != 1 && channels != 3) fail(Kind::argument, concat("IdxDataset: channels is ", channels, ", takes 1 or 3"));
+  if (channels != 1 && channels != 3)
+    fail(Kind::argument, concat("IdxDataset: channels is ", channels, ", takes 1 or 3"));
   IdxReader image_file(images), label_file(labels);
   const auto sizes = image_file.header(3);
   const auto label_sizes = label_file.header(1);

@@ -84,8 +84,9 @@ std::optional<BadSample> parse_bad_sample(std::string_view text) noexcept {
 int default_workers() noexcept {
   cpu_set_t mask;
   CPU_ZERO(&mask);
-  const int cpus = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask)
-                                                                  : static_cast<int>(std::thread::hardware_concurrency());
+  const int cpus = sched_getaffinity(0, sizeof mask, &mask) == 0
+                       ? CPU_COUNT(&mask)
+                       : static_cast<int>(std::thread::hardware_concurrency());
   return std::max(cpus - 1, 1);
 }
 
@@ -99,7 +100,7 @@ struct Loader::Impl {
   std::condition_variable changed;  // of anything below
   bool stopping = false;
   bool started = false;
-  std::deque<std::shared_ptr<Slot>> slots;  // in the order of delivery, the first is next
+  std::deque<std::shared_ptr<Slot>> slots;     // in the order of delivery, the first is next
   std::int64_t next_epoch = 0, next_step = 0;  // of the slot made next
   std::int64_t epoch = 0, step = 0;            // of the batch delivered next
   std::exception_ptr failure;
@@ -130,12 +131,14 @@ struct Loader::Impl {
 void Loader::Impl::check() {
   if (!dataset) fail(Kind::argument, "Loader: no data set");
   if (sampler.options().size != dataset->size())
-    fail(Kind::argument, concat("Loader: the sampler is for ", sampler.options().size, " samples, the data set has ",
-                                dataset->size()));
+    fail(Kind::argument,
+         concat("Loader: the sampler is for ", sampler.options().size, " samples, the data set has ", dataset->size()));
   if (options.workers < -1 || options.workers > 4096)
     fail(Kind::argument, concat("Loader: workers is ", options.workers, ", takes 0 to 4096, or -1 for the default"));
-  if (options.prefetch < 1) fail(Kind::argument, concat("Loader: prefetch is ", options.prefetch, ", must be at least 1"));
-  if (options.retries < 0) fail(Kind::argument, concat("Loader: retries is ", options.retries, ", must not be negative"));
+  if (options.prefetch < 1)
+    fail(Kind::argument, concat("Loader: prefetch is ", options.prefetch, ", must be at least 1"));
+  if (options.retries < 0)
+    fail(Kind::argument, concat("Loader: retries is ", options.retries, ", must not be negative"));
   if (options.workers == -1) options.workers = default_workers();
   options.read_delay = read_delay_of(options);
 }
@@ -197,7 +200,7 @@ void Loader::Impl::prepare(Slot& slot) const {
   }
 }
 
-/// Under the lock: the earliest slot with rows to hand out, made if there is room; null when there is nothing to do now.
+/// Under the lock: the earliest slot with rows to hand out, made if there is room; null when there is nothing to do.
 std::shared_ptr<Slot> Loader::Impl::slot_with_work(std::unique_lock<std::mutex>& lock) {
   for (const auto& slot : slots)
     if (slot->prepared && slot->handed_out < slot->rows()) return slot;
@@ -272,8 +275,8 @@ std::int64_t Loader::Impl::load_by_policy(const Slot& slot, std::int64_t id, std
     try {
       const Image image = load_with_retries(slot, now);
       if (image.channels != dataset->channels())
-        fail(Kind::state, concat(dataset->sample_name(now), " was loaded with ", image.channels, " channels instead of ",
-                                 dataset->channels()));
+        fail(Kind::state, concat(dataset->sample_name(now), " was loaded with ", image.channels,
+                                 " channels instead of ", dataset->channels()));
       transform.apply(image.view(), slot.epoch, now, out);
       return dataset->label(now);
     } catch (const Error& error) {
@@ -312,8 +315,8 @@ void Loader::Impl::note_bad_sample(std::int64_t id, const Error& error) {
   const std::lock_guard lock(mutex);
   ++stats.bad_samples;
   if (!named.insert(id).second) return;
-  log_warning(concat("bad sample ", options.bad_sample == BadSample::skip ? "skipped" : "made black", " (", named.size(),
-                     " so far): ", error.what()));
+  log_warning(concat("bad sample ", options.bad_sample == BadSample::skip ? "skipped" : "made black", " (",
+                     named.size(), " so far): ", error.what()));
 }
 
 /// The complete slot at the front, taken out; made here and now when there are no workers.
@@ -334,7 +337,8 @@ std::shared_ptr<Slot> Loader::Impl::take_front(std::unique_lock<std::mutex>& loc
   return slot;
 }
 
-Loader::Loader(std::shared_ptr<const Dataset> dataset, Transform transform, Sampler sampler, const LoaderOptions& options)
+Loader::Loader(std::shared_ptr<const Dataset> dataset, Transform transform, Sampler sampler,
+               const LoaderOptions& options)
     : impl_(std::make_unique<Impl>(std::move(dataset), std::move(transform), std::move(sampler), options)) {
   impl_->check();
   impl_->start_threads();
@@ -380,9 +384,15 @@ std::optional<Batch> Loader::next() {
   ++s.stats.batches;
   ++s.step;
   const auto& which = s.sampler.options();
-  return Batch{.images = std::move(slot->images), .labels = std::move(slot->labels), .ids = std::move(slot->ids),
-               .valid = slot->slice.valid, .epoch = slot->epoch, .step = slot->step, .first = which.rank,
-               .stride = which.world, .wait_seconds = waited};
+  return Batch{.images = std::move(slot->images),
+               .labels = std::move(slot->labels),
+               .ids = std::move(slot->ids),
+               .valid = slot->slice.valid,
+               .epoch = slot->epoch,
+               .step = slot->step,
+               .first = which.rank,
+               .stride = which.world,
+               .wait_seconds = waited};
 }
 
 std::int64_t Loader::steps_per_epoch() const noexcept { return impl_->sampler.steps_per_epoch(); }

@@ -23,7 +23,7 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, error);
 }
 
-/// "train-images" with size 3: train-images-idx3-ubyte, as some mirrors have it train-images.idx3-ubyte, either with .gz.
+/// "train-images" of rank 3: train-images-idx3-ubyte or, as some mirrors have it, train-images.idx3-ubyte, or with .gz.
 fs::path find_idx(const fs::path& folder, const std::string& stem, int rank) {
   for (const char* mark : {"-", "."})
     for (const char* end : {"", ".gz"}) {
@@ -56,9 +56,10 @@ DatasetPair complete(DatasetPair pair, const fs::path& path, const DatasetOption
     pair.train = split.train;
     pair.validation = split.validation;
   } else if (options.require_validation) {
-    fail(Kind::data, concat("'", path.string(), "' has no validation part; add one (", pair.kind == "folder" ? "val/" : "",
-                            pair.kind == "idx" ? "t10k-*" : "", pair.kind == "pack" ? "pack val/ too" : "",
-                            ") or set a share of the samples aside with val_split"));
+    fail(Kind::data,
+         concat("'", path.string(), "' has no validation part; add one (", pair.kind == "folder" ? "val/" : "",
+                pair.kind == "idx" ? "t10k-*" : "", pair.kind == "pack" ? "pack val/ too" : "",
+                ") or set a share of the samples aside with val_split"));
   }
   return pair;
 }
@@ -66,7 +67,8 @@ DatasetPair complete(DatasetPair pair, const fs::path& path, const DatasetOption
 DatasetPair open_synthetic(const DatasetOptions& options) {
   const auto& s = options.synthetic;
   const int channels = options.channels == 0 ? 3 : options.channels;
-  if (options.val_split > 0) fail(Kind::argument, "synthetic data have a validation part of their own; leave val_split out");
+  if (options.val_split > 0)
+    fail(Kind::argument, "synthetic data have a validation part of their own; leave val_split out");
   DatasetPair pair;
   pair.kind = "synthetic";
   pair.train = std::make_shared<SyntheticDataset>(s.train_size, s.classes, channels, s.height, s.width, options.seed);

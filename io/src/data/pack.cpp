@@ -42,8 +42,8 @@ class PackFile {
     const auto version = h5_integer_attribute(file_.get(), "version");
     if (!version || *version < 1) fail_damaged("it has no version");
     if (*version > kVersion)
-      fail(Kind::data, concat("'", path.string(), "' is a pack of version ", *version, ", newer than this program's ",
-                              kVersion));
+      fail(Kind::data,
+           concat("'", path.string(), "' is a pack of version ", *version, ", newer than this program's ", kVersion));
   }
 
   hid_t id() const { return file_.get(); }
@@ -103,7 +103,8 @@ class PackFile {
   }
 
   std::vector<std::string> read_classes() const {
-    const H5Id dataset(h5_exists(file_.get(), "/classes") ? H5Dopen2(file_.get(), "/classes", H5P_DEFAULT) : -1, H5Dclose);
+    const H5Id dataset(h5_exists(file_.get(), "/classes") ? H5Dopen2(file_.get(), "/classes", H5P_DEFAULT) : -1,
+                       H5Dclose);
     const H5Id type(dataset ? H5Dget_type(dataset.get()) : -1, H5Tclose);
     const H5Id space(dataset ? H5Dget_space(dataset.get()) : -1, H5Sclose);
     if (!type || !space || H5Tget_class(type.get()) != H5T_STRING || H5Tis_variable_str(type.get()) != 0 ||
@@ -146,9 +147,9 @@ struct PackedDataset::Impl {
   int stored_channels = 3;
   int channels = 3;
   bool decoded = false;
-  Size size{0, 0};                        // decoded
-  std::int64_t data_offset = 0;           // of the samples in the file
-  std::vector<std::int64_t> offsets;      // encoded
+  Size size{0, 0};                    // decoded
+  std::int64_t data_offset = 0;       // of the samples in the file
+  std::vector<std::int64_t> offsets;  // encoded
   std::vector<std::int64_t> labels;
   std::vector<std::uint32_t> crcs;
   std::vector<std::uint8_t> names;

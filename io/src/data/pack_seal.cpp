@@ -36,7 +36,8 @@ std::uint32_t content_crc_of(int fd, const Seal& seal, const std::filesystem::pa
   std::uint32_t crc = 0;
   const auto add = [&](std::int64_t from, std::int64_t to) {
     while (from < to) {
-      const auto bytes = static_cast<std::size_t>(std::min<std::int64_t>(to - from, static_cast<std::int64_t>(buffer.size())));
+      const auto bytes =
+          static_cast<std::size_t>(std::min<std::int64_t>(to - from, static_cast<std::int64_t>(buffer.size())));
       read_at(fd, buffer.data(), bytes, from, path);
       crc = static_cast<std::uint32_t>(crc32_z(crc, buffer.data(), bytes));
       from += static_cast<std::int64_t>(bytes);
@@ -74,7 +75,9 @@ bool pack_is_sealed(int fd, const std::filesystem::path& path) {
 }
 
 void check_pack_seal(int fd, const std::filesystem::path& path) {
-  const auto fail_damaged = [&](const char* what) { fail(Kind::damaged, concat("pack '", path.string(), "' is damaged: ", what)); };
+  const auto fail_damaged = [&](const char* what) {
+    fail(Kind::damaged, concat("pack '", path.string(), "' is damaged: ", what));
+  };
   const std::int64_t bytes = file_size(fd, path);
   Seal seal;
   if (bytes < kPackUserBlock) fail_damaged("it is cut short");
@@ -83,7 +86,8 @@ void check_pack_seal(int fd, const std::filesystem::path& path) {
   if (bytes < seal.file_bytes) fail_damaged("it is cut short");
   if (bytes > seal.file_bytes) fail_damaged("it is longer than it was written");
   for (const auto& range : seal.samples) {
-    const bool inside = range.begin >= 0 && range.bytes >= 0 && range.bytes <= bytes && range.begin <= bytes - range.bytes;
+    const bool inside =
+        range.begin >= 0 && range.bytes >= 0 && range.bytes <= bytes && range.begin <= bytes - range.bytes;
     if (!inside) fail_damaged("its first bytes do not fit the file");
   }
   if (seal.content_crc != content_crc_of(fd, seal, path))

@@ -17,8 +17,8 @@
 #include "pack_seal.hpp"
 
 // Contiguous datasets need their sizes when they are made, so packing takes two passes: the first learns every sample's
-// size and checksum, the second writes. What has to be encoded anew waits in a spool file in between; what is copied as it
-// is, is read twice, so that no pack needs its own size again on disk.
+// size and checksum, the second writes. What has to be encoded anew waits in a spool file in between; what is copied as
+// it is, is read twice, so that no pack needs its own size again on disk.
 
 namespace apex::io {
 using namespace files;
@@ -49,12 +49,17 @@ struct Place {
   std::int64_t samples = 0, offsets = 0, labels = 0, crcs = 0, names = 0, name_offsets = 0;
 };
 
-std::uint32_t checksum(const Bytes& bytes) { return static_cast<std::uint32_t>(crc32_z(0, bytes.data(), bytes.size())); }
+std::uint32_t checksum(const Bytes& bytes) {
+  return static_cast<std::uint32_t>(crc32_z(0, bytes.data(), bytes.size()));
+}
 
 class Packer {
  public:
   Packer(const std::filesystem::path& path, const DatasetPair& pair, const PackOptions& options)
-      : path_(path), options_(options), normalization_(pair.normalization), classes_(pair.train->class_names()),
+      : path_(path),
+        options_(options),
+        normalization_(pair.normalization),
+        classes_(pair.train->class_names()),
         channels_(pair.train->channels()) {
     add_part("train", pair.train);
     if (pair.validation) add_part("val", pair.validation);
@@ -104,8 +109,9 @@ class Packer {
       image = center_crop(image.view(), size_.width, size_.height);
     }
     if (image.width != size_.width || image.height != size_.height)
-      fail(Kind::argument, concat(source.sample_name(i), " has ", image.width, 'x', image.height, " pixels, the first sample ",
-                              size_.width, 'x', size_.height, ": decoded packs of mixed sizes need --resize"));
+      fail(Kind::argument,
+           concat(source.sample_name(i), " has ", image.width, 'x', image.height, " pixels, the first sample ",
+                  size_.width, 'x', size_.height, ": decoded packs of mixed sizes need --resize"));
     return std::move(image.pixels);
   }
 
@@ -167,7 +173,8 @@ class Packer {
       report(static_cast<std::int64_t>(records.size()));
     }
     if (part.kept.empty()) fail(Kind::data, concat("part '", part.name, "' has no usable samples"));
-    (part.name == "train" ? result_.train_samples : result_.validation_samples) = static_cast<std::int64_t>(part.kept.size());
+    (part.name == "train" ? result_.train_samples : result_.validation_samples) =
+        static_cast<std::int64_t>(part.kept.size());
   }
 
   void add_record(Part& part, std::int64_t i, const Bytes& bytes) {
@@ -204,7 +211,8 @@ class Packer {
                                {n, static_cast<hsize_t>(size_.height), static_cast<hsize_t>(size_.width),
                                 static_cast<hsize_t>(channels_)});
       } else {
-        place.samples = create(file.get(), group + "/images/bytes", H5T_STD_U8LE, {static_cast<hsize_t>(part.offsets.back())});
+        place.samples =
+            create(file.get(), group + "/images/bytes", H5T_STD_U8LE, {static_cast<hsize_t>(part.offsets.back())});
         place.offsets = create(file.get(), group + "/images/offsets", H5T_STD_I64LE, {n + 1});
       }
       place.labels = create(file.get(), group + "/labels", H5T_STD_I64LE, {n});
@@ -227,8 +235,10 @@ class Packer {
     H5Pset_alloc_time(how.get(), H5D_ALLOC_TIME_EARLY);
     H5Pset_fill_time(how.get(), H5D_FILL_TIME_NEVER);
     H5Pset_obj_track_times(how.get(), false);
-    const H5Id dataset(H5Dcreate2(file, name.c_str(), type, space.get(), links.get(), how.get(), H5P_DEFAULT), H5Dclose);
-    if (!dataset) fail(Kind::data, concat("HDF5 cannot create ", name, " in '", path_.string(), "'; is the disk full?"));
+    const H5Id dataset(H5Dcreate2(file, name.c_str(), type, space.get(), links.get(), how.get(), H5P_DEFAULT),
+                       H5Dclose);
+    if (!dataset)
+      fail(Kind::data, concat("HDF5 cannot create ", name, " in '", path_.string(), "'; is the disk full?"));
     if (std::find(sizes.begin(), sizes.end(), hsize_t{0}) != sizes.end()) return 0;
     const haddr_t offset = H5Dget_offset(dataset.get());
     if (offset == HADDR_UNDEF) fail(Kind::data, concat("HDF5 gave no room to ", name, " in '", path_.string(), "'"));
@@ -247,7 +257,8 @@ class Packer {
     H5Tset_cset(type.get(), H5T_CSET_UTF8);
     const H5Id how(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
     H5Pset_obj_track_times(how.get(), false);
-    const H5Id dataset(H5Dcreate2(file, "/classes", type.get(), space.get(), H5P_DEFAULT, how.get(), H5P_DEFAULT), H5Dclose);
+    const H5Id dataset(H5Dcreate2(file, "/classes", type.get(), space.get(), H5P_DEFAULT, how.get(), H5P_DEFAULT),
+                       H5Dclose);
     return dataset && H5Dwrite(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, text.data()) >= 0;
   }
 

@@ -9,8 +9,8 @@
 
 namespace apex::io {
 
-/// Purposes keep their Philox counters apart: the top byte of the counter's high half. Masks of dropout and the like have
-/// a row index there, which never gets that large.
+/// Purposes keep their Philox counters apart: the top byte of the counter's high half. Masks of dropout and the like
+/// have a row index there, which never gets that large.
 enum class Draw : std::uint64_t { permutation = 0xA1, augmentation = 0xA2, pattern = 0xA3, noise = 0xA4 };
 
 /// Four words for (seed, purpose, hi, lo), hi below 2^56.

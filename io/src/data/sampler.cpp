@@ -18,7 +18,8 @@ std::vector<std::int64_t> epoch_permutation(std::int64_t n, std::uint64_t seed, 
     const auto words = draw(seed, Draw::permutation, static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(i));
     const std::uint64_t random = std::uint64_t{words[0]} << 32 | words[1];
     // The high half of the product: below i + 1, with a bias under 2^-32 even for 2^32 samples.
-    const auto j = static_cast<std::int64_t>((static_cast<unsigned __int128>(random) * static_cast<std::uint64_t>(i + 1)) >> 64);
+    const auto j =
+        static_cast<std::int64_t>((static_cast<unsigned __int128>(random) * static_cast<std::uint64_t>(i + 1)) >> 64);
     std::swap(order[static_cast<std::size_t>(i)], order[static_cast<std::size_t>(j)]);
   }
   return order;
@@ -38,8 +39,8 @@ Sampler::Sampler(const SamplerOptions& options) : options_(options), cache_(std:
   const std::int64_t all = global_batch();
   steps_ = o.drop_last ? o.size / all : (o.size + all - 1) / all;
   if (steps_ == 0)
-    fail(Kind::data, concat("the data set has ", o.size, " samples, but one step of ", o.world, " ranks takes ", o.batch,
-                            " each (", all, "): use a smaller batch or fewer ranks"));
+    fail(Kind::data, concat("the data set has ", o.size, " samples, but one step of ", o.world, " ranks takes ",
+                            o.batch, " each (", all, "): use a smaller batch or fewer ranks"));
 }
 
 Sampler::Order Sampler::order(std::int64_t epoch) const {
@@ -49,8 +50,8 @@ Sampler::Order Sampler::order(std::int64_t epoch) const {
   if (newest.first == epoch) return newest.second;
   if (older.first == epoch) return older.second;
   older = std::move(newest);
-  newest = {epoch, std::make_shared<const std::vector<std::int64_t>>(
-                       epoch_permutation(options_.size, options_.seed, epoch))};
+  newest = {epoch,
+            std::make_shared<const std::vector<std::int64_t>>(epoch_permutation(options_.size, options_.seed, epoch))};
   return newest.second;
 }
 

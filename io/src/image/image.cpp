@@ -40,7 +40,8 @@ Image decode_image(std::span<const std::uint8_t> bytes, int channels, std::strin
 
 Image convert_channels(const ImageView& image, int channels) {
   const bool known = (image.channels == 1 || image.channels == 3) && (channels == 1 || channels == 3);
-  if (!known) fail(Kind::argument, concat("convert_channels: from ", image.channels, " to ", channels, ", takes 1 and 3"));
+  if (!known)
+    fail(Kind::argument, concat("convert_channels: from ", image.channels, " to ", channels, ", takes 1 and 3"));
   Image out(image.width, image.height, channels);
   for (int y = 0; y < image.height; ++y) {
     const std::uint8_t* from = image.row(y);

@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include <jpeglib.h>  // wants size_t and FILE first
 #include <jerror.h>
+#include <jpeglib.h>  // wants size_t and FILE first
 
 #include "apex/core/error.hpp"
 #include "decoders.hpp"
@@ -168,7 +168,8 @@ std::vector<std::uint8_t> encode_jpeg(const ImageView& image, int quality) {
     fail(Kind::argument, concat("encode_jpeg: ", image.channels, " channels, takes 1 or 3"));
   if (quality < 1 || quality > 100) fail(Kind::argument, concat("encode_jpeg: quality ", quality, ", takes 1 to 100"));
   if (image.width < 1 || image.height < 1 || image.width > JPEG_MAX_DIMENSION || image.height > JPEG_MAX_DIMENSION)
-    fail(Kind::argument, concat("encode_jpeg: ", image.width, 'x', image.height, " pixels, takes 1 to ", JPEG_MAX_DIMENSION));
+    fail(Kind::argument,
+         concat("encode_jpeg: ", image.width, 'x', image.height, " pixels, takes 1 to ", JPEG_MAX_DIMENSION));
   Compress c;
   if (!write_rows(c, image, quality)) fail(Kind::exhausted, concat("encode_jpeg: ", c.errors.text));
   return {c.buffer, c.buffer + c.size};

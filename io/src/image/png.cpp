@@ -103,8 +103,8 @@ void take_bytes(png_structp png, png_bytep from, std::size_t count) {
 bool write_image(Writer& w, const ImageView& image, int color_type) {
   if (setjmp(png_jmpbuf(w.png))) return false;
   png_set_write_fn(w.png, &w, take_bytes, nullptr);
-  png_set_IHDR(w.png, w.info, static_cast<png_uint_32>(image.width), static_cast<png_uint_32>(image.height), 8, color_type,
-               PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+  png_set_IHDR(w.png, w.info, static_cast<png_uint_32>(image.width), static_cast<png_uint_32>(image.height), 8,
+               color_type, PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
   png_write_info(w.png, w.info);
   for (int y = 0; y < image.height; ++y) png_write_row(w.png, image.row(y));
   png_write_end(w.png, nullptr);
@@ -136,7 +136,8 @@ Image decode_png(std::span<const std::uint8_t> bytes, int channels, std::string_
 }
 
 std::vector<std::uint8_t> encode_png(const ImageView& image) {
-  constexpr int kTypes[] = {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB, PNG_COLOR_TYPE_RGB_ALPHA};
+  constexpr int kTypes[] = {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB,
+                            PNG_COLOR_TYPE_RGB_ALPHA};
   if (image.channels < 1 || image.channels > 4)
     fail(Kind::argument, concat("encode_png: ", image.channels, " channels, takes 1 to 4"));
   if (image.width < 1 || image.height < 1)
@@ -145,7 +146,8 @@ std::vector<std::uint8_t> encode_png(const ImageView& image) {
   w.png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &w.messages, on_error, on_warning);
   if (w.png) w.info = png_create_info_struct(w.png);
   if (!w.info) fail(Kind::exhausted, "encode_png: no memory");
-  if (!write_image(w, image, kTypes[image.channels - 1])) fail(Kind::exhausted, concat("encode_png: ", w.messages.text));
+  if (!write_image(w, image, kTypes[image.channels - 1]))
+    fail(Kind::exhausted, concat("encode_png: ", w.messages.text));
   return std::move(w.bytes);
 }
 

@@ -51,9 +51,7 @@ Filter triangle_filter(int in, int out) {
   return filter;
 }
 
-std::uint8_t to_byte(std::int32_t sum) {
-  return static_cast<std::uint8_t>(std::clamp(sum >> kFractionBits, 0, 255));
-}
+std::uint8_t to_byte(std::int32_t sum) { return static_cast<std::uint8_t>(std::clamp(sum >> kFractionBits, 0, 255)); }
 
 template <int C>
 void resize_row(const std::uint8_t* in, std::uint8_t* out, int width, const Filter& filter) {

@@ -38,7 +38,8 @@ void copy_window(const ImageView& image, int left, int top, int width, int heigh
       continue;
     }
     std::memset(out, 0, static_cast<std::size_t>(begin) * image.channels);
-    std::memcpy(out + begin * image.channels, image.row(from) + static_cast<std::ptrdiff_t>(left + begin) * image.channels,
+    std::memcpy(out + begin * image.channels,
+                image.row(from) + static_cast<std::ptrdiff_t>(left + begin) * image.channels,
                 static_cast<std::size_t>(end - begin) * image.channels);
     std::memset(out + end * image.channels, 0, static_cast<std::size_t>(width - end) * image.channels);
   }
@@ -46,9 +47,7 @@ void copy_window(const ImageView& image, int left, int top, int width, int heigh
 
 /// Offset of the middle window; a picture that is smaller is padded by (wanted - size) / 2 before, so that the window
 /// starts at a negative offset.
-int middle(int size, int wanted) {
-  return wanted > size ? -((wanted - size) / 2) : half_even((size - wanted) / 2.0);
-}
+int middle(int size, int wanted) { return wanted > size ? -((wanted - size) / 2) : half_even((size - wanted) / 2.0); }
 
 void copy_image(const Image& image, std::uint8_t* out) { std::memcpy(out, image.pixels.data(), image.pixels.size()); }
 
@@ -84,7 +83,8 @@ TransformOptions train_transform(int size, std::uint64_t seed) {
 }
 
 TransformOptions eval_transform(int size) {
-  return {.crop = CropMode::center, .width = size, .height = size, .resize = half_even(size * 256.0 / 224.0), .flip = 0};
+  return {
+      .crop = CropMode::center, .width = size, .height = size, .resize = half_even(size * 256.0 / 224.0), .flip = 0};
 }
 
 TransformOptions small_train_transform(int height, int width, int pad, std::uint64_t seed) {
@@ -134,7 +134,8 @@ void Transform::apply(const ImageView& image, std::int64_t epoch, std::int64_t s
   switch (o.crop) {
     case CropMode::random_resized:
       copy_image(resize_bilinear(crop(image, draw_resized_crop(o, image.width, image.height, epoch, sample)), o.width,
-                                 o.height), out);
+                                 o.height),
+                 out);
       break;
     case CropMode::pad_random: {
       const Image resized = same_size ? Image() : resize_bilinear(image, o.width, o.height);

@@ -61,8 +61,8 @@ double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// tensorflow.Event: 1 wall_time, 2 step, 3 file_version, 5 summary, 7 session_log. Summary: 1 value {1 tag, 2 simple_value}.
-// SessionLog: 1 status, START = 1.
+// tensorflow.Event: 1 wall_time, 2 step, 3 file_version, 5 summary, 7 session_log. Summary: 1 value {1 tag, 2
+// simple_value}. SessionLog: 1 status, START = 1.
 std::string event(std::int64_t step, const std::string& what) {
   return double_field(1, wall_time()) + integer_field(2, step) + what;
 }
@@ -84,8 +84,8 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& directory, std
   char host[256] = "localhost";
   ::gethostname(host, sizeof host - 1);
   static std::atomic<int> count{0};  // two writers of one process in one second
-  path_ = directory / concat("events.out.tfevents.", static_cast<std::int64_t>(wall_time()), '.', host, '.', ::getpid(), '.',
-                             count++);
+  path_ = directory / concat("events.out.tfevents.", static_cast<std::int64_t>(wall_time()), '.', host, '.', ::getpid(),
+                             '.', count++);
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ < 0) fail_system("open event file", path_);
   record(double_field(1, wall_time()) + bytes_field(3, "brain.Event:2"));
@@ -101,7 +101,8 @@ void TensorBoardWriter::scalar(std::string_view tag, double value, std::int64_t 
 
 void TensorBoardWriter::record(const std::string& content) {
   const std::string length = little_endian(static_cast<std::uint64_t>(content.size()));
-  const std::string whole = length + little_endian(masked_crc32c(length)) + content + little_endian(masked_crc32c(content));
+  const std::string whole =
+      length + little_endian(masked_crc32c(length)) + content + little_endian(masked_crc32c(content));
   write_all(fd_, whole.data(), whole.size(), path_);
 }
 

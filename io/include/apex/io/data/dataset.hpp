@@ -53,7 +53,8 @@ struct Normalization {
   std::vector<double> stddev;
 };
 
-/// ImageNet's figures for 3 channels (0.485 0.456 0.406, 0.229 0.224 0.225), their gray counterpart for 1 (0.449, 0.226).
+/// ImageNet's figures: for 3 channels (0.485 0.456 0.406, 0.229 0.224 0.225), for 1 their gray counterpart
+/// (0.449, 0.226).
 Normalization photo_normalization(int channels);
 
 /// Training and validation part of one source. Both have the same classes in the same order.
@@ -73,9 +74,9 @@ struct SyntheticOptions {
 };
 
 struct DatasetOptions {
-  int channels = 0;              ///< 1 or 3; 0 takes the source's own (3 for folders)
-  double val_split = 0;          ///< part of each class set aside for validation, for sources without such a part
-  std::uint64_t seed = 0;        ///< of val_split and of synthetic data
+  int channels = 0;        ///< 1 or 3; 0 takes the source's own (3 for folders)
+  double val_split = 0;    ///< part of each class set aside for validation, for sources without such a part
+  std::uint64_t seed = 0;  ///< of val_split and of synthetic data
   bool require_validation = true;
   std::filesystem::path class_names_file = {};  ///< IDX: a name per line; empty: "0", "1", ...
   SyntheticOptions synthetic = {};
@@ -86,17 +87,17 @@ struct DatasetOptions {
 ///   - an HDF5 file: a pack written by pack_images (apex/io/data/pack.hpp);
 ///   - a folder with {train,t10k}-{images-idx3,labels-idx1}-ubyte, plain or .gz: IDX;
 ///   - a folder with train/ and val/ class folders, or with class folders directly (then with val_split).
-/// @throws Kind::data, one line: nothing there, an empty folder, a class folder without pictures, a file that is no pack,
-///         an empty file, no validation part; Kind::damaged: a pack cut short; Kind::argument: options out of range, or
-///         val_split although the source has a validation part
+/// @throws Kind::data, one line: nothing there, an empty folder, a class folder without pictures, an empty file, a file
+///         that is no pack, no validation part; Kind::damaged: a pack cut short; Kind::argument: options out of range,
+///         or val_split although the source has a validation part
 DatasetPair open_dataset(const std::filesystem::path& path, const DatasetOptions& options = {});
 
 /// The samples `indices` of `base`, in that order. @throws Kind::argument on an index out of range
 std::shared_ptr<const Dataset> subset(std::shared_ptr<const Dataset> base, std::vector<std::int64_t> indices);
 
-/// Splits every class by itself: of n samples, those with the floor(n * fraction + 1/2) smallest xxh64(sample_key, seed)
-/// go to validation, but at least one stays for training. Order inside both parts is that of `base`. Adding or removing
-/// other samples moves few, and where the data set lies moves none.
+/// Splits every class by itself: of n samples, those with the floor(n * fraction + 1/2) smallest xxh64(sample_key,
+/// seed) go to validation, but at least one stays for training. Order inside both parts is that of `base`. Adding or
+/// removing other samples moves few, and where the data set lies moves none.
 /// @throws Kind::argument unless 0 < fraction < 1; Kind::data when a part would be empty
 DatasetPair split_dataset(std::shared_ptr<const Dataset> base, double fraction, std::uint64_t seed);
 

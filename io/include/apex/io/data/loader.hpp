@@ -17,15 +17,16 @@ namespace apex::io {
 
 /// One rank's part of a global batch, on the host.
 struct Batch {
-  Tensor images;             ///< u8 [n, C, H, W], channels-last strides, 0..255
-  Tensor labels;             ///< i64 [n]
-  Tensor ids;                ///< i64 [n]: index in the data set
-  std::int64_t valid = 0;    ///< rows from here on are padding (evaluation only): black, label 0, id -1; do not count them
+  Tensor images;  ///< u8 [n, C, H, W], channels-last strides, 0..255
+  Tensor labels;  ///< i64 [n]
+  Tensor ids;     ///< i64 [n]: index in the data set
+  std::int64_t valid =
+      0;  ///< rows from here on are padding (evaluation only): black, label 0, id -1; do not count them
   std::int64_t epoch = 0;
-  std::int64_t step = 0;     ///< in the epoch
-  std::int64_t first = 0;    ///< row i is row first + i * stride of the global batch (rank and number of ranks):
-  std::int64_t stride = 1;   ///<   the row of a random mask (DESIGN: the mask's row is the global sample index)
-  double wait_seconds = 0;   ///< how long next() held the caller
+  std::int64_t step = 0;    ///< in the epoch
+  std::int64_t first = 0;   ///< row i is row first + i * stride of the global batch (rank and number of ranks):
+  std::int64_t stride = 1;  ///<   the row of a random mask (DESIGN: the mask's row is the global sample index)
+  double wait_seconds = 0;  ///< how long next() held the caller
 };
 
 /// What to do with a sample that is no picture (cut short, wrong format, failed checksum). The decision looks at the
@@ -40,11 +41,11 @@ enum class BadSample {
 std::optional<BadSample> parse_bad_sample(std::string_view text) noexcept;
 
 struct LoaderOptions {
-  int workers = -1;  ///< threads that read; 0: next() reads on the calling thread; -1: default_workers()
-  int prefetch = 3;  ///< batches in the making or ready, at most
+  int workers = -1;         ///< threads that read; 0: next() reads on the calling thread; -1: default_workers()
+  int prefetch = 3;         ///< batches in the making or ready, at most
   bool look_ahead = false;  ///< start on the next epoch before start() asks for it (training)
   BadSample bad_sample = BadSample::error;
-  int retries = 3;   ///< further tries after a failure of the file system
+  int retries = 3;                             ///< further tries after a failure of the file system
   std::chrono::milliseconds retry_delay{100};  ///< before the first retry; doubles with each
   /// Testing aid: reading a batch takes this much longer. Also set by the environment variable APEX_READ_DELAY_MS.
   std::chrono::milliseconds read_delay{0};
@@ -65,7 +66,8 @@ int default_workers() noexcept;
 class Loader {
  public:
   /// @throws Kind::argument when the sampler's size is not the data set's, or an option is out of range
-  Loader(std::shared_ptr<const Dataset> dataset, Transform transform, Sampler sampler, const LoaderOptions& options = {});
+  Loader(std::shared_ptr<const Dataset> dataset, Transform transform, Sampler sampler,
+         const LoaderOptions& options = {});
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
   /// Stops within the time of one sample.

@@ -21,8 +21,8 @@ namespace apex::io {
 //     crc              u32 [n]         zlib's crc32 of each sample's bytes
 //     names/bytes      u8 [total], names/offsets i64 [n + 1]: sample keys, UTF-8
 //
-// The first 512 bytes are HDF5's user block: a seal of our own over all but the samples (which have checksums), so that a
-// damaged file is found out before HDF5 reads it. A pack made by another program may go without.
+// The first 512 bytes are HDF5's user block: a seal of our own over all but the samples (which have checksums), so that
+// a damaged file is found out before HDF5 reads it. A pack made by another program may go without.
 //
 // Every dataset is contiguous: a step reads samples by file offset with pread, not through HDF5.
 
@@ -31,7 +31,7 @@ class PackedDataset final : public Dataset {
  public:
   /// `part` is "train" or "val"; `channels` 0 takes the pack's own.
   /// @throws Kind::data: not there, empty, not HDF5, HDF5 but no pack, a newer version, no such part;
-  ///         Kind::damaged: cut short, a broken seal, or figures that cannot be (offsets that fall, labels without a class)
+  ///         Kind::damaged: cut short, a broken seal, or figures that cannot be (falling offsets, labels without class)
   PackedDataset(const std::filesystem::path& path, const std::string& part, int channels = 0);
   ~PackedDataset() override;
 
@@ -57,14 +57,15 @@ class PackedDataset final : public Dataset {
 bool pack_has_part(const std::filesystem::path& path, const std::string& part);
 
 struct PackOptions {
-  int resize = 0;        ///< shorter side to this where it is longer, re-encoded as JPEG; 0 keeps every byte (what is no
-                         ///< file, such as IDX, becomes PNG)
-  bool decoded = false;  ///< store pixels; pictures of different sizes need `resize` (shorter side, then the middle square)
-  int quality = 90;      ///< of re-encoded JPEG
-  bool check = true;     ///< decode what is copied, so that the pack holds no damaged picture
-  bool skip_bad = false; ///< leave damaged pictures out (named by a warning) instead of giving up
+  int resize = 0;  ///< shorter side to this where it is longer, re-encoded as JPEG; 0 keeps every byte (what is no
+                   ///< file, such as IDX, becomes PNG)
+  bool decoded =
+      false;         ///< store pixels; pictures of different sizes need `resize` (shorter side, then the middle square)
+  int quality = 90;  ///< of re-encoded JPEG
+  bool check = true;      ///< decode what is copied, so that the pack holds no damaged picture
+  bool skip_bad = false;  ///< leave damaged pictures out (named by a warning) instead of giving up
   bool overwrite = false;
-  int workers = -1;      ///< threads that decode and encode; -1: default_workers()
+  int workers = -1;  ///< threads that decode and encode; -1: default_workers()
   /// Called now and then, from the calling thread, with samples done and in all.
   std::function<void(std::int64_t, std::int64_t)> progress = {};
 };
@@ -76,9 +77,9 @@ struct PackResult {
   std::int64_t bytes = 0;  ///< size of the file
 };
 
-/// Writes `pair` to `path`: into a temporary file beside it, fsync, rename. Not collective. Samples keep their order, so
-/// a run on the pack meets the same pictures in the same batches as a run on its source (and without `resize` the same
-/// bytes). @throws Kind::data: a sample cannot be used, or `path` exists and may not be overwritten;
+/// Writes `pair` to `path`: into a temporary file beside it, fsync, rename. Not collective. Samples keep their order,
+/// so a run on the pack meets the same pictures in the same batches as a run on its source (and without `resize` the
+/// same bytes). @throws Kind::data: a sample cannot be used, or `path` exists and may not be overwritten;
 ///         Kind::exhausted: disk full; Kind::argument: options. On an error no file is left behind.
 PackResult write_pack(const std::filesystem::path& path, const DatasetPair& pair, const PackOptions& options = {});
 

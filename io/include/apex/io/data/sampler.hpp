@@ -18,8 +18,8 @@ struct SamplerOptions {
   int world = 1;
   int rank = 0;
   std::uint64_t seed = 0;
-  bool shuffle = true;     ///< false: 0, 1, 2, ...
-  bool drop_last = true;   ///< true: whole batches only (training); false: the last one is padded (evaluation)
+  bool shuffle = true;    ///< false: 0, 1, 2, ...
+  bool drop_last = true;  ///< true: whole batches only (training); false: the last one is padded (evaluation)
 };
 
 /// One rank's share of one global batch.
@@ -28,10 +28,10 @@ struct SampleSlice {
   std::int64_t valid = 0;         ///< how many are real
 };
 
-/// Which samples a rank takes at a step. The order of an epoch is one permutation for all ranks; global batch k holds its
-/// positions k*B to (k+1)*B, B = world * batch, and rank r takes k*B + i*world + r for i = 0 .. batch-1. So the global
-/// batch is the same set for any number of ranks, every rank makes the same number of steps, each sample is met at most
-/// once (exactly once with padding), and any step can be had without those before it.
+/// Which samples a rank takes at a step. The order of an epoch is one permutation for all ranks; global batch k holds
+/// its positions k*B to (k+1)*B, B = world * batch, and rank r takes k*B + i*world + r for i = 0 .. batch-1. So the
+/// global batch is the same set for any number of ranks, every rank makes the same number of steps, each sample is met
+/// at most once (exactly once with padding), and any step can be had without those before it.
 class Sampler {
  public:
   /// @throws Kind::argument on sizes below 1 or a rank outside the world; Kind::data when drop_last leaves no batch

@@ -40,8 +40,8 @@ class IdxDataset final : public Dataset {
 };
 
 /// A folder per class, pictures at any depth below it. Classes are sorted by name, files by path (byte order), so every
-/// machine counts alike. Takes .jpg, .jpeg and .png in any case; hidden files and folders are passed over; symbolic links
-/// are followed, a circle of them is an error.
+/// machine counts alike. Takes .jpg, .jpeg and .png in any case; hidden files and folders are passed over; symbolic
+/// links are followed, a circle of them is an error.
 class ImageFolder final : public Dataset {
  public:
   /// With `class_names` given (of the training part), class folders must be among them and take their numbers.
@@ -71,11 +71,12 @@ class ImageFolder final : public Dataset {
   std::vector<File> files_;
 };
 
-/// Pictures made from (seed, index) alone. Class i mod classes; each class has a coarse coloured pattern of its own, under
-/// noise, so that a network can learn them and its loss falls.
+/// Pictures made from (seed, index) alone. Class i mod classes; each class has a coarse coloured pattern of its own,
+/// under noise, so that a network can learn them and its loss falls.
 class SyntheticDataset final : public Dataset {
  public:
-  /// Samples first .. first+size of an endless row. @throws Kind::argument on sizes or classes below 1, channels not 1, 3
+  /// Samples first .. first+size of an endless row.
+  /// @throws Kind::argument on sizes or classes below 1, channels other than 1 and 3
   SyntheticDataset(std::int64_t size, int classes, int channels, int height, int width, std::uint64_t seed,
                    std::int64_t first = 0);
 

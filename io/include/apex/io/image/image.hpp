@@ -30,13 +30,17 @@ struct Image {
 
   Image() = default;
   Image(int width_in, int height_in, int channels_in)
-      : width(width_in), height(height_in), channels(channels_in),
+      : width(width_in),
+        height(height_in),
+        channels(channels_in),
         pixels(static_cast<std::size_t>(width_in) * static_cast<std::size_t>(height_in) *
                static_cast<std::size_t>(channels_in)) {}
 
   std::uint8_t* row(int y) noexcept { return pixels.data() + static_cast<std::size_t>(y) * row_bytes(); }
   const std::uint8_t* row(int y) const noexcept { return pixels.data() + static_cast<std::size_t>(y) * row_bytes(); }
-  std::size_t row_bytes() const noexcept { return static_cast<std::size_t>(width) * static_cast<std::size_t>(channels); }
+  std::size_t row_bytes() const noexcept {
+    return static_cast<std::size_t>(width) * static_cast<std::size_t>(channels);
+  }
   ImageView view() const noexcept {
     return {pixels.data(), width, height, channels, static_cast<std::ptrdiff_t>(row_bytes())};
   }

@@ -28,8 +28,8 @@ Image resize_bilinear(const ImageView& image, int width, int height);
 /// Shorter side to `size`, the other to floor(size * longer / shorter). @throws Kind::argument
 Image resize_shorter_side(const ImageView& image, int size);
 
-/// The middle width x height; offsets are (image - wanted) / 2, halves to even. A picture that is smaller is padded with
-/// zeros on both sides first. @throws Kind::argument
+/// The middle width x height; offsets are (image - wanted) / 2, halves to even. A picture that is smaller is padded
+/// with zeros on both sides first. @throws Kind::argument
 Image center_crop(const ImageView& image, int width, int height);
 
 Image flip_horizontal(const ImageView& image);
@@ -46,13 +46,13 @@ struct TransformOptions {
   CropMode crop = CropMode::random_resized;
   int width = 224;
   int height = 224;
-  int resize = 256;           ///< center: the shorter side first becomes this; 0 leaves the size
-  double min_scale = 0.08;    ///< random_resized: part of the area
+  int resize = 256;         ///< center: the shorter side first becomes this; 0 leaves the size
+  double min_scale = 0.08;  ///< random_resized: part of the area
   double max_scale = 1.0;
   double min_ratio = 3.0 / 4.0;  ///< random_resized: width over height
   double max_ratio = 4.0 / 3.0;
-  int pad = 4;                ///< pad_random: on each side
-  double flip = 0.5;          ///< chance of a left-right mirror; 0 for evaluation
+  int pad = 4;        ///< pad_random: on each side
+  double flip = 0.5;  ///< chance of a left-right mirror; 0 for evaluation
   std::uint64_t seed = 0;
 };
 
@@ -65,10 +65,11 @@ TransformOptions small_train_transform(int height, int width, int pad, std::uint
 /// Small pictures: as they are (resized where the size differs).
 TransformOptions small_eval_transform(int height, int width);
 
-/// The box that random_resized draws for a picture of this size. Up to ten times: area = uniform(min_scale, max_scale) of
-/// the picture's, log(ratio) uniform; width = round(sqrt(area * ratio)), height = round(sqrt(area / ratio)), halves to
-/// even; the first that fits is placed uniformly. If none fits: the largest middle box whose ratio is inside the bounds.
-CropBox draw_resized_crop(const TransformOptions& options, int width, int height, std::int64_t epoch, std::int64_t sample);
+/// The box that random_resized draws for a picture of this size. Up to ten times: area = uniform(min_scale, max_scale)
+/// of the picture's, log(ratio) uniform; width = round(sqrt(area * ratio)), height = round(sqrt(area / ratio)), halves
+/// to even; the first that fits is placed uniformly. If none fits: the largest middle box with a ratio in bounds.
+CropBox draw_resized_crop(const TransformOptions& options, int width, int height, std::int64_t epoch,
+                          std::int64_t sample);
 
 /// Applies TransformOptions. What is drawn depends on (seed, epoch, sample) alone, so a sample looks the same whatever
 /// the number of ranks or workers and wherever a run was resumed. Safe to call from many threads.

@@ -18,13 +18,13 @@ namespace apex::io {
 using MetricValue = std::variant<double, std::int64_t, bool, std::string>;
 using MetricField = std::pair<std::string, MetricValue>;
 
-/// metrics.jsonl: one JSON object a line, {"step": N, "kind": "train", ...}, written and flushed whole, so that a reader
-/// following the file sees only whole lines and a crash loses none that were written.
+/// metrics.jsonl: one JSON object a line, {"step": N, "kind": "train", ...}, written and flushed whole, so that a
+/// reader following the file sees only whole lines and a crash loses none that were written.
 class MetricsWriter {
  public:
   /// Starts a new file at `path`, or goes on with one. `resume_step` < 0 starts anew (an existing file is replaced);
-  /// otherwise records with step > resume_step, which the resumed run will write again, and a torn last line are dropped
-  /// first (rewritten into a temporary file, then renamed) and the rest is kept as it is.
+  /// otherwise records with step > resume_step, which the resumed run will write again, and a torn last line are
+  /// dropped first (rewritten into a temporary file, then renamed) and the rest is kept as it is.
   /// @throws Kind::data naming path and cause
   explicit MetricsWriter(const std::filesystem::path& path, std::int64_t resume_step = -1);
   MetricsWriter(const MetricsWriter&) = delete;

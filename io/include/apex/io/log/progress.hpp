@@ -23,11 +23,11 @@ std::optional<ProgressMode> parse_progress_mode(std::string_view text) noexcept;
 struct ProgressOptions {
   ProgressMode mode = ProgressMode::automatic;
   std::int64_t every_steps = 0;  ///< lines: at least this many steps apart; 0 leaves only the time
-  std::chrono::milliseconds every{std::chrono::seconds(10)};       ///< lines: at most one in this time
+  std::chrono::milliseconds every{std::chrono::seconds(10)};          ///< lines: at most one in this time
   std::chrono::milliseconds refresh{std::chrono::milliseconds(100)};  ///< bar
   bool counter = true;  ///< put "done/total" before the text; false where the text says it
-  int fd = 1;                                                      ///< where to write
-  std::function<std::chrono::steady_clock::time_point()> now = {};      ///< the clock; empty: steady_clock
+  int fd = 1;           ///< where to write
+  std::function<std::chrono::steady_clock::time_point()> now = {};  ///< the clock; empty: steady_clock
 };
 
 /// Shows how far a run is. Text in, nothing but bytes out: what is shown is the caller's. A closed output is no error.
