@@ -60,6 +60,44 @@ TEST(Copy, EveryTypeToEveryType) {
     }
 }
 
+/// Whole tensors take the machine's conversion instructions: they must agree with core's for every 16-bit pattern, and
+/// for the values on both sides of every rounding.
+template <class H>
+void check_sixteen_bit_rows(DType dtype) {
+  const Tensor all = empty({65536}, dtype), wide = empty({65536}), back = empty({65536}, dtype);
+  H* patterns = all.data<H>();
+  for (std::uint32_t i = 0; i < 65536; ++i) patterns[i].bits = static_cast<std::uint16_t>(i);
+  kernels::copy({}, wide.view(), all.view());
+  kernels::copy({}, back.view(), wide.view());
+  for (std::uint32_t i = 0; i < 65536; ++i) {
+    const float want = static_cast<float>(patterns[i]), got = wide.data<float>()[i];
+    ASSERT_TRUE(std::isnan(want) ? std::isnan(got) : got == want) << i;
+    if (!std::isnan(want)) {
+      ASSERT_EQ(back.data<H>()[i].bits, i);
+    }
+  }
+  const Tensor near = empty({3 * 32768}), rounded = empty({3 * 32768}, dtype);
+  for (std::uint32_t i = 0; i < 32768; ++i) {
+    const float value = static_cast<float>(patterns[i]), next = static_cast<float>(patterns[std::min(i + 1, 0x7fffu)]);
+    const float middle = std::isfinite(next) ? static_cast<float>((double{value} + double{next}) / 2) : value;
+    near.data<float>()[3 * i] = middle;
+    near.data<float>()[3 * i + 1] = std::nextafter(middle, 0.0f);
+    near.data<float>()[3 * i + 2] = -std::nextafter(middle, INFINITY);
+  }
+  kernels::copy({}, rounded.view(), near.view());
+  for (int i = 0; i < 3 * 32768; ++i) {
+    const float value = near.data<float>()[i];
+    if (!std::isnan(value)) {
+      ASSERT_EQ(rounded.data<H>()[i].bits, H(value).bits) << value;
+    }
+  }
+}
+
+TEST(Copy, SixteenBitRowsConvertLikeCore) {
+  check_sixteen_bit_rows<float16>(DType::f16);
+  check_sixteen_bit_rows<bfloat16>(DType::bf16);
+}
+
 TEST(Copy, AnyStridesToAnyStrides) {
   for (const auto dtype : {DType::f32, DType::f64, DType::f16, DType::u8, DType::i64}) {
     for (const Dims& sizes :

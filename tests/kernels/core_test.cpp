@@ -6,6 +6,7 @@
 #include <set>
 #include <thread>
 
+#include "apex/core/cpu.hpp"
 #include "apex/core/philox.hpp"
 #include "apex/core/simd.hpp"
 #include "support/tensors.hpp"
@@ -108,6 +109,8 @@ TEST(Device, Parses) {
   for (const char* bad : {"", "gpu", "cuda:", "cuda:-1", "cuda:1x", "CPU"}) EXPECT_FALSE(parse_device(bad)) << bad;
   EXPECT_EQ(to_string(Device{DeviceKind::cuda, 2}), "cuda:2");
 }
+
+TEST(Cpu, HasWhatWasCompiledFor) { EXPECT_EQ(missing_cpu_feature(), nullptr); }
 
 TEST(Error, KindsHaveTheirExitCodes) {
   EXPECT_EQ(exit_code_of(Kind::data), exit_code::kData);

@@ -5,10 +5,15 @@
 #include <atomic>
 #include <cstdio>
 
+#include "apex/core/cpu.hpp"
+
 namespace apex {
 namespace {
 std::atomic<int> log_rank{-1};
-}
+
+/// Every program that links apex links this file; through it the check of the machine comes along.
+[[gnu::used]] const auto kCheckedAtStart = &missing_cpu_feature;
+}  // namespace
 
 const char* to_string(Kind kind) noexcept {
   switch (kind) {
