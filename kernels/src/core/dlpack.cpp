@@ -71,11 +71,13 @@ Tensor from_dlpack(DLManagedTensor* managed) {
     fail(Kind::argument, concat("from_dlpack: rank ", dl.ndim, ", at most ", kMaxRank, " are supported"));
   const bool on_host = dl.device.device_type == kDLCPU || dl.device.device_type == kDLCUDAHost;
   if (!on_host && !(has_cuda && dl.device.device_type == kDLCUDA))
-    fail(Kind::unsupported, concat("from_dlpack: this build has no backend for DLPack device type ", int{dl.device.device_type}));
+    fail(Kind::unsupported,
+         concat("from_dlpack: this build has no backend for DLPack device type ", int{dl.device.device_type}));
   const DType dtype = dtype_from(dl.dtype);
   const auto rank = static_cast<std::size_t>(dl.ndim);
   const Dims sizes(std::span<const std::int64_t>(dl.shape, rank));
-  const Dims strides = dl.strides != nullptr ? Dims(std::span<const std::int64_t>(dl.strides, rank)) : strides_for(sizes);
+  const Dims strides =
+      dl.strides != nullptr ? Dims(std::span<const std::int64_t>(dl.strides, rank)) : strides_for(sizes);
   std::int64_t extent = element_count(sizes) == 0 ? 0 : 1;
   for (int d = 0; d < sizes.size(); ++d) {
     if (strides[d] < 0) fail(Kind::argument, concat("from_dlpack: negative stride in ", strides));
@@ -83,8 +85,9 @@ Tensor from_dlpack(DLManagedTensor* managed) {
   }
   const Device device = on_host ? kCpu : Device{DeviceKind::cuda, dl.device.device_id};
   auto storage = Storage::adopt(static_cast<std::byte*>(dl.data) + dl.byte_offset,
-                                static_cast<std::size_t>(extent) * size_of(dtype), device,
-                                [managed](void*) { if (managed->deleter != nullptr) managed->deleter(managed); });
+                                static_cast<std::size_t>(extent) * size_of(dtype), device, [managed](void*) {
+                                  if (managed->deleter != nullptr) managed->deleter(managed);
+                                });
   return Tensor::from_storage(std::move(storage), dtype, sizes, strides);
 }
 

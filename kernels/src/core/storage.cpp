@@ -15,10 +15,10 @@ namespace apex {
 namespace host_pool {
 namespace {
 
-constexpr std::size_t kSmall = std::size_t{64} << 10;      // below: straight from malloc, which is good at these
+constexpr std::size_t kSmall = std::size_t{64} << 10;  // below: straight from malloc, which is good at these
 constexpr std::size_t kPage = std::size_t{4} << 10;
 constexpr std::size_t kHuge = std::size_t{2} << 20;
-constexpr std::size_t kSlack = std::size_t{32} << 20;      // cached beyond the peak of what was live
+constexpr std::size_t kSlack = std::size_t{32} << 20;  // cached beyond the peak of what was live
 
 std::size_t rounded(std::size_t bytes) {
   const std::size_t step = bytes < (std::size_t{1} << 20) ? kPage : std::size_t{64} << 10;

@@ -134,7 +134,8 @@ Tensor Tensor::from_storage(std::shared_ptr<Storage> storage, DType dtype, const
 namespace {
 Tensor empty_strided(const Dims& sizes, const Dims& strides, DType dtype, Device device) {
   const std::int64_t n = element_count(sizes);
-  if (n > (std::int64_t{1} << 59)) fail(Kind::exhausted, concat("a tensor of sizes ", sizes, " cannot be held in memory"));
+  if (n > (std::int64_t{1} << 59))
+    fail(Kind::exhausted, concat("a tensor of sizes ", sizes, " cannot be held in memory"));
   auto storage = Storage::allocate(static_cast<std::size_t>(n) * size_of(dtype), device);
   return Tensor::from_storage(std::move(storage), dtype, sizes, strides);
 }
@@ -201,7 +202,8 @@ Tensor transpose(const Tensor& t, int a, int b) {
 Tensor narrow(const Tensor& t, int dim, std::int64_t start, std::int64_t length) {
   const int d = wrap_dim(dim, t.dim(), "narrow");
   if (start < 0 || length < 0 || start > t.sizes()[d] - length)
-    fail(Kind::argument, concat("narrow: [", start, ", ", start, "+", length, ") of dimension ", dim, " of sizes ", t.sizes()));
+    fail(Kind::argument,
+         concat("narrow: [", start, ", ", start, "+", length, ") of dimension ", dim, " of sizes ", t.sizes()));
   Dims sizes = t.sizes();
   sizes[d] = length;
   return as_strided(t, sizes, t.strides(), t.storage_offset() + start * t.strides()[d]);
@@ -260,7 +262,8 @@ Dims infer_sizes(const Dims& sizes, std::int64_t numel) {
     }
   }
   if (open >= 0) {
-    if (known == 0 || numel % known != 0) fail(Kind::argument, concat("reshape: ", numel, " elements do not fit ", sizes));
+    if (known == 0 || numel % known != 0)
+      fail(Kind::argument, concat("reshape: ", numel, " elements do not fit ", sizes));
     out[open] = numel / known;
   } else if (known != numel) {
     fail(Kind::argument, concat("reshape: ", numel, " elements do not fit ", sizes));
@@ -304,7 +307,8 @@ Tensor reshape(const Tensor& t, const Dims& sizes) {
   const Dims wanted = infer_sizes(sizes, t.numel());
   const auto strides = reshape_strides(t, wanted);
   if (!strides)
-    fail(Kind::argument, concat("views::reshape: sizes ", t.sizes(), " with strides ", t.strides(), " need a copy to become ", wanted));
+    fail(Kind::argument,
+         concat("views::reshape: sizes ", t.sizes(), " with strides ", t.strides(), " need a copy to become ", wanted));
   return as_strided(t, wanted, *strides, t.storage_offset());
 }
 

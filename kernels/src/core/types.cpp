@@ -27,13 +27,16 @@ const char* name_of(DType dtype) noexcept {
 std::ostream& operator<<(std::ostream& out, DType dtype) { return out << name_of(dtype); }
 
 std::optional<DType> parse_dtype(std::string_view name) noexcept {
-  struct Entry { std::string_view name; DType dtype; };
+  struct Entry {
+    std::string_view name;
+    DType dtype;
+  };
   static constexpr Entry kNames[] = {
-      {"f64", DType::f64},       {"float64", DType::f64},  {"double", DType::f64},  {"f32", DType::f32},
-      {"float32", DType::f32},   {"float", DType::f32},    {"f16", DType::f16},     {"float16", DType::f16},
-      {"half", DType::f16},      {"bf16", DType::bf16},    {"bfloat16", DType::bf16}, {"i64", DType::i64},
-      {"int64", DType::i64},     {"i32", DType::i32},      {"int32", DType::i32},   {"u8", DType::u8},
-      {"uint8", DType::u8},      {"bool", DType::boolean},
+      {"f64", DType::f64},     {"float64", DType::f64},  {"double", DType::f64},    {"f32", DType::f32},
+      {"float32", DType::f32}, {"float", DType::f32},    {"f16", DType::f16},       {"float16", DType::f16},
+      {"half", DType::f16},    {"bf16", DType::bf16},    {"bfloat16", DType::bf16}, {"i64", DType::i64},
+      {"int64", DType::i64},   {"i32", DType::i32},      {"int32", DType::i32},     {"u8", DType::u8},
+      {"uint8", DType::u8},    {"bool", DType::boolean},
   };
   for (const auto& entry : kNames)
     if (entry.name == name) return entry.dtype;
