@@ -7,8 +7,9 @@
 #include <memory>
 #include <string>
 
-#include <jerror.h>
 #include <jpeglib.h>  // wants size_t and FILE first
+
+#include <jerror.h>  // wants jpeglib.h first
 
 #include "apex/core/error.hpp"
 #include "decoders.hpp"
