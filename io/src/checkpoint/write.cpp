@@ -76,11 +76,8 @@ class Writer {
       create();
       write_data();
       finish();
-    } catch (...) {
-      if (rank_ == 0) {
-        std::error_code ignored;
-        fs::remove(temporary_, ignored);
-      }
+    } catch (const Error& e) {
+      give_up(e.kind());
       throw;
     }
     note();
@@ -88,6 +85,14 @@ class Writer {
   }
 
  private:
+  /// Nobody goes on (and perhaps ends the job) before the temporary file is gone. An error of MPI itself is not known to
+  /// all ranks, so then nobody waits.
+  void give_up(Kind kind) {
+    std::error_code ignored;
+    if (rank_ == 0) fs::remove(temporary_, ignored);
+    if (kind != Kind::communication) MPI_Barrier(comm_);
+  }
+
   void agree_on_tree() {
     together(comm_, [&] {
       if (step_ < 0) fail(Kind::argument, concat("checkpoint: step ", step_, " is negative"));
