@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/kernels/conv.hpp"
 
+#include <omp.h>
+
 #include "support/tensors.hpp"
 
 namespace apex {
@@ -156,6 +158,28 @@ TEST(Conv2d, RepeatsBitForBit) {
     kernels::conv2d_backward_weight({}, again.view(), {}, y.view(), x.view(), o);
     ASSERT_EQ(test::to_f64(again), test::to_f64(dw));
   }
+}
+
+TEST(Conv2d, Float64HasTheSameBitsForEveryThreadCount) {
+  const Case c{"", {4, 20, 17, 15}, {100, 20, 3, 3}, {.stride = {2, 1}, .padding = {1, 1}}};
+  const Dims ys = kernels::conv2d_output_sizes(c.x, c.w, c.options);
+  const Tensor x = test::uniform(c.x, DType::f64, kCpu, 1), w = test::uniform(c.w, DType::f64, kCpu, 2);
+  const Tensor dy = test::uniform(ys, DType::f64, kCpu, 3), y = test::fresh(ys, DType::f64);
+  const Tensor dx = test::fresh_like(x), dw = test::fresh_like(w), db = test::fresh({100}, DType::f64);
+  const int threads = omp_get_max_threads();
+  std::vector<std::vector<double>> results;
+  for (const int t : {1, 2, 3}) {
+    omp_set_num_threads(t);
+    kernels::conv2d_forward({}, y.view(), x.view(), w.view(), {}, c.options);
+    kernels::conv2d_backward_data({}, dx.view(), dy.view(), w.view(), c.options);
+    kernels::conv2d_backward_weight({}, dw.view(), db.view(), dy.view(), x.view(), c.options);
+    results.emplace_back();
+    for (const auto& out : {y, dx, dw, db})
+      for (const double v : test::to_f64(out)) results.back().push_back(v);
+  }
+  omp_set_num_threads(threads);
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
 }
 
 TEST(Conv2d, OutputSizes) {

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/kernels/random.hpp"
 
+#include <omp.h>
+
 #include "apex/core/philox.hpp"
 #include "support/tensors.hpp"
 
@@ -105,6 +107,18 @@ TEST(Random, HasItsMoments) {
     mean += v;
   }
   EXPECT_NEAR(mean / 2e5, 0.5, 0.003);
+}
+
+TEST(Random, SameForEveryThreadCountAndFormat) {
+  const Dims sizes{7, 11, 40, 40};
+  const Tensor row = empty(sizes), last = empty(sizes, DType::f32, kCpu, MemoryFormat::channels_last);
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  kernels::normal({}, row.view(), 0, 1, kState);
+  omp_set_num_threads(3);
+  kernels::normal({}, last.view(), 0, 1, kState);
+  omp_set_num_threads(threads);
+  EXPECT_EQ(test::to_f64(row), test::to_f64(last));
 }
 
 TEST(Random, BernoulliEveryType) {
