@@ -25,9 +25,9 @@ finish() {
 trap finish EXIT
 "$cluster" up "$folder/cluster" 2 2 || exit 1
 export SLURM_CONF=$folder/cluster/slurm.conf
-export OMP_NUM_THREADS=1
+export OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-recipe=(synthetic --synthetic-size 4096 --arch resnet20 --image-size 16 --batch-size 4 --max-steps 150 --workers 1
+recipe=(synthetic --synthetic-size 4096 --arch resnet20 --image-size 32 --batch-size 16 --max-steps 150 --workers 1
   --print-freq 10 --timeout 60)
 
 # ---- srun over two nodes: the reference ------------------------------------------------------------------------------
@@ -55,7 +55,8 @@ wait_for() {  # SECONDS WHAT COMMAND...
   fault "waited $limit s in vain for: $what"
   return 1
 }
-steps_done() { [[ $(wc -l <"$1/metrics.jsonl" 2>/dev/null || echo 0) -ge $2 ]]; }
+steps_done() { [[ -f $1/metrics.jsonl && $(wc -l <"$1/metrics.jsonl") -ge $2 ]]; }
+no_step_of() { ! pgrep -f "slurmstepd: \\[$1\\." >/dev/null; }
 in_state() { [[ " $2 " == *" $(scontrol show job "$1" 2>/dev/null | sed -n 's/.*JobState=\([A-Z]*\).*/\1/p') "* ]]; }
 
 # ---- a batch script, signalled in the middle ---------------------------------------------------------------------------
@@ -76,6 +77,9 @@ disturbed() {  # SCRIPT NODES SCANCEL-OPTION...
     tail -n 20 "$work"/*.log
     return
   }
+  # A real queue waits two minutes here; without that the end of the first run would be taken for that of the second.
+  wait_for 30 "$name: the end of the first run" no_step_of "$job"
+  sleep 2
   scontrol update "JobId=$job" StartTime=now
   wait_for 120 "$name: the end" in_state "$job" 'COMPLETED FAILED TIMEOUT CANCELLED NODE_FAIL'
   in_state "$job" COMPLETED || fault "$name did not complete: $(tail -n 20 "$work"/*.log)"
