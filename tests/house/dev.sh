@@ -28,6 +28,7 @@ expect 2 'wants a number of ranks' train -n
 expect 2 "no preset 'release' with tests" test release
 expect 2 "format takes --check or nothing" format --chekc
 expect 2 'install takes' install everything
+expect 2 "bench takes kernels or step, not 'all-of-it'" bench all-of-it
 
 # A machine where two packages are missing, then one without apt-get.
 mkdir "$folder/bin"
