@@ -85,8 +85,8 @@ class Writer {
   }
 
  private:
-  /// Nobody goes on (and perhaps ends the job) before the temporary file is gone. An error of MPI itself is not known to
-  /// all ranks, so then nobody waits.
+  /// Nobody goes on (and perhaps ends the job) before the temporary file is gone. An error of MPI itself is not known
+  /// to all ranks, so then nobody waits.
   void give_up(Kind kind) {
     std::error_code ignored;
     if (rank_ == 0) fs::remove(temporary_, ignored);

@@ -78,7 +78,8 @@ std::string concat(const Args&... args) {
                        std::source_location where = std::source_location::current());
 
 /// What `check` needs to know of a status type; specialised beside the include of each library:
-///   static bool ok(Status), int code(Status), std::string text(Status); static constexpr Domain domain; static Kind kind(Status).
+///   static bool ok(Status), int code(Status), std::string text(Status); static constexpr Domain domain; static Kind
+///   kind(Status).
 template <class Status>
 struct StatusTraits;
 

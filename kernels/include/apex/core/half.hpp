@@ -19,7 +19,7 @@ constexpr std::uint16_t half_from_float(float value) {
     return static_cast<std::uint16_t>(sign | 0x7c00u | (nan ? 0x0200u | ((magnitude >> 13) & 0x3ffu) : 0u));
   }
   if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // rounds past 65504
-  if (magnitude < 0x33000001u) return sign;                                         // at most half the smallest subnormal
+  if (magnitude < 0x33000001u) return sign;  // at most half the smallest subnormal
   const int exponent = static_cast<int>(magnitude >> 23);
   std::uint32_t mantissa = (magnitude & 0x7fffffu) | 0x800000u;
   const int shift = exponent >= 113 ? 13 : 126 - exponent;  // subnormal results keep fewer bits

@@ -14,11 +14,15 @@
 namespace apex {
 
 /// Philox 4x32-10 (Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3"):
-/// ten rounds over a 128-bit counter under a 64-bit key. A pure function, so the value at any position can be had alone,
-/// on the host and on a device alike.
+/// ten rounds over a 128-bit counter under a 64-bit key. A pure function, so the value at any position can be had
+/// alone, on the host and on a device alike.
 struct Philox4x32 {
-  struct Counter { std::uint32_t v[4]; };
-  struct Key { std::uint32_t v[2]; };
+  struct Counter {
+    std::uint32_t v[4];
+  };
+  struct Key {
+    std::uint32_t v[2];
+  };
 
   APEX_HOST_DEVICE static constexpr Counter generate(Counter counter, Key key) {
     for (int round = 0; round < 10; ++round) {

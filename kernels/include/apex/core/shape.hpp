@@ -17,7 +17,8 @@ inline constexpr int kMaxRank = 8;
 class Dims {
  public:
   Dims() = default;
-  Dims(std::initializer_list<std::int64_t> values) : Dims(std::span<const std::int64_t>(values.begin(), values.size())) {}
+  Dims(std::initializer_list<std::int64_t> values)
+      : Dims(std::span<const std::int64_t>(values.begin(), values.size())) {}
   /// @throws Kind::argument beyond kMaxRank entries
   Dims(std::span<const std::int64_t> values);  // NOLINT: a vector or an array is a list of sizes too
   /// `count` entries of `value`.
