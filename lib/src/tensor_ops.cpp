@@ -55,7 +55,11 @@ void copy_(const Tensor& t, const Tensor& source) {
   check_writable(t, "copy_");
   if (t.device() != source.device())
     fail(Kind::argument, concat("copy_: from ", source.device(), " to ", t.device(), " needs to() first"));
-  kernels::copy(t.context(), t.view(), source.view());
+  // The kernel takes no source that shares memory with what it writes, unless both are the same view.
+  const bool shares =
+      t.storage() == source.storage() && !(t.storage_offset() == source.storage_offset() &&
+                                           t.sizes() == source.sizes() && t.strides() == source.strides());
+  kernels::copy(t.context(), t.view(), (shares ? clone(source) : source).view());
   t.raise_version();
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "apex/io/image/image.hpp"
 #include "runs.hpp"
@@ -79,6 +80,9 @@ TEST(BadInput, DataSets) {
   put(folder.path() / "no_pack.h5", std::vector<std::uint8_t>(100, 'x'));
   expect_end(on(folder.path() / "no_pack.h5", ck), 3, {"no_pack.h5"});
   put(folder.path() / "nothing.h5", {});
+  TrainRun trained(1, tiny(ck, {"--synthetic-size", "16", "-b", "4", "--epochs", "1"}));
+  ASSERT_EQ(trained.finish().code(), 0) << trained.output();
+  expect_end(on(newest(ck), folder.path() / "ck2"), 3, {"not a pack"});
   expect_end(on(folder.path() / "nothing.h5", ck), 3, {"nothing.h5"});
 }
 
@@ -157,18 +161,55 @@ TEST(CommandLine, HelpAndArchsNeedNoMpi) {
 TEST(CommandLine, EvaluateAndPretrained) {
   const TemporaryFolder folder;
   const auto ck = folder.path() / "ck";
-  TrainRun good(2, tiny(ck, {"--synthetic-size", "64", "-b", "8", "--epochs", "1"}));
+  TrainRun good(2, tiny(ck, {"--synthetic-size", "128", "-b", "4", "--epochs", "2", "--lr", "2"}));
   ASSERT_EQ(good.finish().code(), 0) << good.output();
-  const auto starred = [](const std::string& output) {
-    const auto at = output.rfind(" * Prec@1");
-    return at == std::string::npos ? std::string("none") : output.substr(at, output.find('\n', at) - at);
-  };
+  const auto validated = records(ck / "metrics.jsonl", "validate").back();
+  const auto lines = records(ck / "metrics.jsonl", "train").size();
   for (const char* how : {"--resume", "--pretrained"}) {
-    TrainRun run(1,
-                 tiny(folder.path() / "eval", {"--synthetic-size", "64", "-b", "8", "-e", how, newest(ck).string()}));
-    ASSERT_EQ(run.finish().code(), 0) << run.output();
-    EXPECT_EQ(starred(run.output()), starred(good.output()))
-        << "the same model on the same data, whatever the rank count";
+    for (const int ranks : {1, 2}) {
+      TrainRun run(ranks, tiny(ck, {"--synthetic-size", "128", "-b", "4", "-e", how, newest(ck).string()}));
+      ASSERT_EQ(run.finish().code(), 0) << run.output();
+      const auto again = records(ck / "metrics.jsonl", "validate").back();
+      EXPECT_NEAR(again["loss"].get<double>(), validated["loss"].get<double>(), 1e-5)
+          << "what was validated during training is the model that was saved";
+      EXPECT_EQ(again["prec1"], validated["prec1"]);
+      EXPECT_EQ(records(ck / "metrics.jsonl", "train").size(), lines) << "evaluation only adds to the log";
+    }
+  }
+}
+
+TEST(CommandLine, GoingBackNeverMixesTwoRuns) {
+  const TemporaryFolder folder;
+  const auto ck = folder.path() / "ck", other = folder.path() / "other";
+  const auto run_on = [&](const fs::path& directory, std::vector<std::string> more) {
+    std::vector<std::string> all = {"--synthetic-size", "64", "-b", "8", "--epochs", "3", "--keep", "2"};
+    all.insert(all.end(), more.begin(), more.end());
+    return tiny(directory, all);
+  };
+  TrainRun first(1, run_on(ck, {}));
+  ASSERT_EQ(first.finish().code(), 0) << first.output();
+  const auto files = io::list_checkpoints(ck);
+  ASSERT_GE(files.size(), 2u);
+  const auto earlier = files[files.size() - 2].path.string();
+  expect_end(run_on(ck, {"--resume", earlier}), 3, {"--checkpoint-dir"}, 1);
+  EXPECT_EQ(io::list_checkpoints(ck).size(), files.size());
+
+  TrainRun branch(1, run_on(other, {"--resume", earlier, "--lr", "0.01"}));
+  ASSERT_EQ(branch.finish().code(), 0) << branch.output();
+  expect_end(run_on(other, {"--resume", files.back().path.string()}), 3, {"another run"}, 1);
+}
+
+TEST(CommandLine, NoCheckpointOfAModelThatIsNotFinite) {
+  const TemporaryFolder folder;
+  const auto ck = folder.path() / "ck";
+  TrainRun run(2, tiny(ck, {"--synthetic-size", "64", "-b", "8", "--epochs", "1", "--lr", "1e30", "--lr-schedule",
+                            "constant", "--checkpoint-every", "1steps"}));
+  EXPECT_EQ(run.finish(kLimit).code(), 4) << run.output();
+  EXPECT_EQ(error_lines(run.output()), 1) << run.output();
+  for (const auto& file : io::list_checkpoints(ck)) {
+    const io::CheckpointFile checkpoint(file.path);
+    const Tensor weight = checkpoint.read("model/fc.weight");
+    for (std::int64_t i = 0; i < weight.numel(); ++i) ASSERT_TRUE(std::isfinite(weight.data<float>()[i])) << file.path;
   }
 }
 

@@ -495,5 +495,16 @@ TEST(Autograd, BackwardOnAnotherThread) {
   expect_values(grad(x), {6}, 0);
 }
 
+TEST(TensorOps, CopyTakesASourceThatSharesMemory) {
+  const Tensor x = from_values<double>({2, 2}, {1., 2., 3., 4.});
+  copy_(x, views::expand(views::narrow(x, 0, 0, 1), {2, 2}));
+  EXPECT_EQ(test::values(x), (std::vector<double>{1, 2, 1, 2}));
+  const Tensor z = from_values<double>({2, 2}, {1., 2., 3., 4.});
+  copy_(z, views::transpose(z, 0, 1));
+  EXPECT_EQ(test::values(z), (std::vector<double>{1, 3, 2, 4}));
+  copy_(z, z);
+  EXPECT_EQ(test::values(z), (std::vector<double>{1, 3, 2, 4}));
+}
+
 }  // namespace
 }  // namespace apex

@@ -183,12 +183,14 @@ std::optional<fs::path> best_checkpoint(const fs::path& directory) { return name
 std::vector<fs::path> prune(const fs::path& directory, int keep, const fs::path& written, const fs::path& loaded_from) {
   std::vector<fs::path> deleted;
   if (keep <= 0) return deleted;
-  const auto files = list_checkpoints(directory);
+  auto files = list_checkpoints(directory);
   const auto best = best_checkpoint(directory);
   const auto is_same = [](const fs::path& a, const fs::path& b) {
     std::error_code ignored;
     return !b.empty() && fs::equivalent(a, b, ignored);
   };
+  // Files beyond the one just written are damaged or of another branch: they are neither counted nor touched.
+  while (!files.empty() && !is_same(files.back().path, written)) files.pop_back();
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < files.size(); ++i) {
     const auto& path = files[i].path;
     if (is_same(path, written) || is_same(path, loaded_from) || (best && is_same(path, *best))) continue;

@@ -127,9 +127,13 @@ class PackFile {
 
  private:
   bool starts_as_hdf5() const {
-    std::uint8_t start[8] = {};
-    if (file_bytes_ >= 8) read_at(fd_.get(), start, 8, 0, path_);
-    return std::equal(std::begin(start), std::end(start), std::begin(kHdf5Signature));
+    // A user block may come first: the signature stands at 0, 512, 1024, 2048, ...
+    for (std::int64_t at = 0; at + 8 <= file_bytes_; at = at == 0 ? 512 : 2 * at) {
+      std::uint8_t start[8] = {};
+      read_at(fd_.get(), start, 8, at, path_);
+      if (std::equal(std::begin(start), std::end(start), std::begin(kHdf5Signature))) return true;
+    }
+    return false;
   }
 
   std::filesystem::path path_;

@@ -102,7 +102,7 @@ void copy(const Context&, View dst, ConstView src) {
   const auto loop = make_loop<2>(dst.sizes, {dst.strides, broadcast_strides(src.sizes, src.strides, dst.sizes)});
   if (loop.numel == 0) return;
   if (dst.dtype == src.dtype) {
-    if (dst.data == src.data) return;
+    if (dst.data == src.data && std::equal(loop.stride[0], loop.stride[0] + loop.rank, loop.stride[1])) return;
     return visit_width(dst.dtype, [&]<class T>() { copy_same_type(dst.as<T>(), src.as<T>(), loop); });
   }
   visit_any(dst.dtype, "copy", [&]<class To>() {

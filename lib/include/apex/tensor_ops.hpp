@@ -24,7 +24,8 @@ Tensor to_format(const Tensor& t, MemoryFormat format);
 
 /// In-place writes. They raise the version, so a backward that saved the tensor notices.
 /// @throws Kind::state when grad mode is on and `t` requires a gradient: write under a NoGradGuard, or use detach()
-void copy_(const Tensor& t, const Tensor& source);  ///< t = source, converted to t's dtype; source broadcasts
+void copy_(const Tensor& t, const Tensor& source);  ///< t = source, converted to t's dtype; source broadcasts, and
+                                                    ///< may share memory with t
 void fill_(const Tensor& t, double value);
 inline void zero_(const Tensor& t) { fill_(t, 0.0); }
 void add_(const Tensor& t, const Tensor& other, double alpha = 1.0);  ///< t += alpha * other, one dtype

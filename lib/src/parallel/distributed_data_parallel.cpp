@@ -367,6 +367,12 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<nn::Module> mod
 
 DistributedDataParallel::~DistributedDataParallel() = default;
 
+void DistributedDataParallel::broadcast_buffers() {
+  const auto buffers = module_->buffers();
+  detail::broadcast_coalesced(buffers, 0, impl_->group, "buffers");
+  for (const Tensor& b : buffers) b.raise_version();
+}
+
 Tensor DistributedDataParallel::forward(const Tensor& x) {
   return run([&] { return std::vector<Tensor>{module_->forward(x)}; }).front();
 }

@@ -37,6 +37,15 @@ std::string clock_text(double seconds) {
   return text;
 }
 
+/// Lines "step: ..." of a file up to that step; a torn last line is left out.
+std::string lines_up_to(const std::string& path, std::int64_t step) {
+  std::string out;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line) && !file.eof();)
+    if (std::atoll(line.c_str()) <= step) out += line + '\n';
+  return out;
+}
+
 std::filesystem::path metrics_path(const TrainOptions& options) {
   const std::filesystem::path path = options.metrics;
   return path.has_parent_path() ? path : std::filesystem::path(options.checkpoint_dir) / path;
@@ -51,7 +60,9 @@ Reporter::Reporter(const TrainOptions& options, std::vector<std::string> metric_
   reset(validation_);
   if (!options.log_samples.empty()) {
     const std::string path = concat(options.log_samples, ".rank", rank, ".txt");
-    samples_.open(path, start_step > 0 ? std::ios::app : std::ios::trunc);
+    const std::string kept = lines_up_to(path, start_step);
+    samples_.open(path, std::ios::trunc);
+    samples_ << kept << std::flush;
     if (!samples_) fail(Kind::data, concat("--log-samples: cannot write '", path, "'"));
   }
   if (!talks_) return;
@@ -67,7 +78,8 @@ Reporter::Reporter(const TrainOptions& options, std::vector<std::string> metric_
     metrics_ = std::make_unique<io::MetricsWriter>(path, start_step);
   }
   if (!options.tensorboard.empty())
-    tensorboard_ = std::make_unique<io::TensorBoardWriter>(options.tensorboard, std::max<std::int64_t>(start_step, 0));
+    tensorboard_ = std::make_unique<io::TensorBoardWriter>(
+        options.tensorboard, start_step == kAppend ? 0 : std::max<std::int64_t>(start_step, 0));
 }
 
 void Reporter::reset(Meters& meters) const {

@@ -8,14 +8,31 @@ namespace apex::train {
 namespace fs = std::filesystem;
 namespace {
 
+/// A run may only go on in a directory whose newest checkpoint it starts from: older files of its own would be
+/// overwritten or taken for newer ones, and those of another run would be mixed with its own.
+void refuse_to_mix(const io::CheckpointFile& from, std::int64_t newest, const TrainOptions& o) {
+  std::error_code ignored;
+  const bool at_home =
+      fs::equivalent(from.path().parent_path().empty() ? "." : from.path().parent_path(), o.checkpoint_dir, ignored);
+  if (!at_home)
+    fail(Kind::data, concat("'", o.checkpoint_dir, "' holds checkpoints of another run, up to step ", newest,
+                            "; to go on from '", from.path().string(), "' give another --checkpoint-dir"));
+  if (fs::is_regular_file(o.resume) && newest > from.step())
+    fail(Kind::data,
+         concat("'", o.checkpoint_dir, "' holds checkpoints up to step ", newest, ", beyond step ", from.step(),
+                " of '", from.path().string(), "'; move them away, or give another --checkpoint-dir"));
+}
+
 /// The file that --resume leads to, by this rank's own look; empty when there is none and none is needed.
 fs::path look(const TrainOptions& o) {
   const fs::path directory = o.checkpoint_dir;
+  const auto there = io::list_checkpoints(directory);
   if (!o.resume.empty() && o.resume != "auto") {
     if (!fs::exists(o.resume)) fail(Kind::data, concat("--resume: no checkpoint found at '", o.resume, "'"));
-    return io::open_checkpoint(o.resume).path();
+    const auto file = io::open_checkpoint(o.resume);
+    if (!o.evaluate && !there.empty()) refuse_to_mix(file, there.back().step, o);
+    return file.path();
   }
-  const auto there = io::list_checkpoints(directory);
   if (o.resume == "auto") return there.empty() ? fs::path() : io::open_checkpoint(directory).path();
   if (!there.empty() && !o.evaluate)
     fail(Kind::data, concat("'", o.checkpoint_dir, "' holds checkpoints of another run, up to step ", there.back().step,

@@ -123,8 +123,7 @@ Trainer::End Trainer::train_epoch() {
     hidden = hidden_now;
     train_time_ += unreported_->time;
     if (position_.step == options.prof + kProfiledSteps && options.prof >= 0) {
-      end = End::limit;
-      report_profile();
+      end = report_profile() ? End::signal : End::limit;
     }
     if (end == End::epoch && checkpoint_due_at_step()) {
       if (settle()) end = End::signal;
@@ -155,13 +154,14 @@ bool Trainer::settle() {
   return last && take(*last);
 }
 
-void Trainer::report_profile() {
-  settle();
+bool Trainer::report_profile() {
+  const bool stop = settle();
   const auto mean = [&](Phase p) { return 1e3 * profiled_[p] / kProfiledSteps; };
   reporter_->line(concat("Profiling ended at iteration ", position_.step));
   reporter_->line(concat("mean of ", kProfiledSteps, " iterations: data wait ", mean(Phase::data_wait), " ms, compute ",
                          mean(Phase::compute), " ms, exposed communication ", mean(Phase::communication), " ms, other ",
                          mean(Phase::other), " ms"));
+  return stop;
 }
 
 bool Trainer::checkpoint_due_at_step() const {
@@ -191,6 +191,7 @@ Trainer::End Trainer::finish_epoch() {
 std::optional<Reporter::Validation> Trainer::validate() {
   const auto start = std::chrono::steady_clock::now();
   auto& loader = *parts_.validation;
+  parts_.ddp.broadcast_buffers();
   parts_.task.set_training(false);
   loader.start(0);
   reporter_->start_validation();
@@ -221,8 +222,8 @@ std::optional<Reporter::Validation> Trainer::validate() {
 Reporter::Validation Trainer::evaluate() {
   if (parts_.validation == nullptr)
     fail(Kind::data, "there is no validation part; give a data set that has one, or --val-split");
-  reporter_ = std::make_unique<Reporter>(parts_.options, parts_.task.metrics(), parts_.session.rank(),
-                                         std::max<std::int64_t>(position_.step, 0));
+  reporter_ =
+      std::make_unique<Reporter>(parts_.options, parts_.task.metrics(), parts_.session.rank(), Reporter::kAppend);
   const auto result = validate();
   if (!result) fail(Kind::state, concat("stopped by signal ", StopSignals::caught(), " before the validation ended"));
   return *result;

@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
 // What a run writes into a checkpoint beside model and optimizer, and how it takes it up again.
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <ctime>
 
 #include "apex/checkpoint.hpp"
@@ -22,6 +24,20 @@ io::Verify verify_of(const std::string& word) {
   return word == "full" ? io::Verify::full : word == "none" ? io::Verify::none : io::Verify::sample;
 }
 
+/// Name of the first parameter or floating buffer with a NaN or an infinity; empty when there is none.
+std::string first_non_finite(const nn::Module& model) {
+  for (const auto& entry : model.state_dict()) {
+    if (!is_floating(entry.tensor.dtype())) continue;
+    const bool finite = visit_floating(entry.tensor.dtype(), "finite check", [&]<class T>() {
+      const T* values = entry.tensor.data<T>();  // parameters and buffers are dense, in whatever order
+      const std::int64_t n = entry.tensor.numel();
+      return std::all_of(values, values + n, [](T v) { return std::isfinite(static_cast<double>(v)); });
+    });
+    if (!finite) return entry.name;
+  }
+  return {};
+}
+
 std::string now_utc() {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
@@ -37,6 +53,12 @@ void Trainer::save(bool best) {
   static_cast<void>(settle());  // the last step is reported before; a wish to stop is still there at the next push
   const auto start = std::chrono::steady_clock::now();
   const auto& o = parts_.options;
+  parts_.ddp.broadcast_buffers();  // one model goes into the file, and it is the one that was validated
+  const std::string bad = first_non_finite(*parts_.model);
+  parts_.session.world().agree(
+      bad.empty(),
+      concat("'", bad, "' is not finite after step ", position_.step, "; no checkpoint is written, the last one stays"),
+      Kind::numerical, "finite parameters");
   checkpoint::Contents contents;
   contents.model = parts_.model;
   contents.optimizer = &parts_.optimizer;

@@ -112,6 +112,10 @@ class DistributedDataParallel : public nn::Module {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(*this); }
 
+  /// Gives all ranks rank 0's buffers (running statistics, which differ between ranks after training steps), so that
+  /// every rank validates the same model. Raises their versions. Collective.
+  void broadcast_buffers();
+
   /// The plan in force; empty before the first synchronising backward is complete and while a new one is due.
   const BucketPlan& bucket_plan() const;
   /// Takes over a plan, so that a resumed run adds in the order of the interrupted one. All ranks must pass the same,

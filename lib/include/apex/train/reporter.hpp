@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,6 +36,8 @@ struct StepReport {
 /// (every rank). Lines are main_amp's, tab-separated.
 class Reporter {
  public:
+  /// Keeps every record that is there.
+  static constexpr std::int64_t kAppend = std::numeric_limits<std::int64_t>::max();
   /// @param start_step  records beyond it, of a run that this one resumes, are dropped; < 0 starts anew
   Reporter(const TrainOptions& options, std::vector<std::string> metric_names, int rank, std::int64_t start_step);
 

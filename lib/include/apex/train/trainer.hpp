@@ -78,7 +78,7 @@ class Trainer {
   /// Reports the step before; true when some rank wants to stop.
   bool take(const LaggedSums::Result& result);
   bool settle();
-  void report_profile();
+  bool report_profile();
   bool checkpoint_due_at_step() const;
   void save(bool best);
   checkpoint::Section ddp_section() const;
