@@ -68,7 +68,15 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
   const auto resume = apex::train::find_resume(o, session);
   std::int64_t batch_size = 0;
   session.world().together([&] { batch_size = apex::train::batch_size_for(o, session.size(), resume); }, "batch size");
+  if (talks && batch_size != o.batch_size)
+    std::cout << "=> batch-size is " << batch_size << " here, not " << o.batch_size << ", to keep the "
+              << resume->global_batch << " samples a step of the checkpoint" << std::endl;
   const Data data = open_data(options, session);
+  if (talks && !data.sets.validation)
+    std::cout << "=> no validation part: nothing will be validated (a folder val/ or --val-split gives one)"
+              << std::endl;
+  if (talks && o.evaluate && !resume && options.pretrained.empty())
+    std::cout << "=> evaluating random weights: neither --resume nor --pretrained gives a model" << std::endl;
   if (talks)
     std::cout << "=> " << (options.pretrained.empty() ? "creating model '" : "using pre-trained model '")
               << options.arch << "'" << std::endl;
@@ -113,8 +121,7 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
                                 .class_names = data.sets.train->class_names()});
   if (resume) trainer.resume(*resume);
   if (!o.evaluate) return trainer.run();
-  trainer.evaluate();
-  return apex::exit_code::kOk;
+  return trainer.evaluate() ? apex::exit_code::kOk : static_cast<int>(o.requeue_exit_code);
 }
 
 int run(int argc, char** argv) {

@@ -38,8 +38,8 @@ void declare(apex::train::OptionSet& set, Options& o) {
   set.choice("augment", o.augment, {"auto", "photo", "small", "none"},
              "random resized crop and flip, padded crop and flip, or nothing");
   set.number("val-split", o.val_split, "part set aside for validation when DIR has no val/", 0, 0.9999);
-  set.integer("synthetic-size", o.synthetic_size, "training samples of 'synthetic'", 1);
-  set.integer("synthetic-classes", o.synthetic_classes, "classes of 'synthetic'", 1);
+  set.integer("synthetic-size", o.synthetic_size, "training samples of 'synthetic'", 1, 1'000'000'000);
+  set.integer("synthetic-classes", o.synthetic_classes, "classes of 'synthetic'", 1, 1'000'000);
 
   apex::train::declare(set, o.train);
   set.positional("DIR", o.data, "folder with train/ and val/ class folders, IDX files, a pack (HDF5), or 'synthetic'");

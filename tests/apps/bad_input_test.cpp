@@ -141,6 +141,9 @@ TEST(BadInput, CommandLine) {
   expect_end({"synthetic", "--sync_bn"}, 2, {"--sync_bn"});
   expect_end({}, 2, {"DIR"});
   expect_end(tiny(ck, {"--synthetic-size", "4", "-b", "64"}), 3, {"batch"});
+  expect_end({"synthetic", "--config", "/"}, 2, {"--config"});
+  expect_end({"synthetic", "--start-epoch", "5", "--epochs", "5"}, 2, {"--start-epoch"});
+  expect_end({"synthetic", "--checkpoint-dir", ""}, 2, {"--checkpoint-dir"});
   expect_end(tiny(ck, {"--expect-ranks", "3"}), 3, {"3"});
   expect_end(tiny("/proc/nowhere", {"--synthetic-size", "16", "-b", "4", "--epochs", "1"}), 3, {"/proc/nowhere"});
 }
@@ -197,6 +200,15 @@ TEST(CommandLine, GoingBackNeverMixesTwoRuns) {
   TrainRun branch(1, run_on(other, {"--resume", earlier, "--lr", "0.01"}));
   ASSERT_EQ(branch.finish().code(), 0) << branch.output();
   expect_end(run_on(other, {"--resume", files.back().path.string()}), 3, {"another run"}, 1);
+}
+
+/// The last update of the run overflows: there is no later training loss to show it.
+TEST(CommandLine, NothingIsSavedWhenTheLastUpdateOverflows) {
+  const TemporaryFolder folder;
+  expect_end(tiny(folder.path(), {"--synthetic-size", "16", "-b", "8", "--epochs", "1", "--lr", "1e30", "--lr-schedule",
+                                  "constant"}),
+             4, {"not finite"});
+  EXPECT_TRUE(io::list_checkpoints(folder.path()).empty());
 }
 
 TEST(CommandLine, NoCheckpointOfAModelThatIsNotFinite) {

@@ -7,6 +7,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -168,8 +169,9 @@ struct OptionSet::Impl {
 
   po::parsed_options from_file(const std::string& path) const {
     std::ifstream file(path);
-    if (!file) throw UsageError(concat("--config: cannot read '", path, "'"));
+    if (!file || std::filesystem::is_directory(path)) throw UsageError(concat("--config: cannot read '", path, "'"));
     std::stringstream text;
+    if (file.peek() == 0xef) file.ignore(3);  // a byte order mark
     for (std::string line; std::getline(file, line);) {
       const auto equals = line.find('=');
       const auto first = line.find_first_not_of(" \t");
@@ -180,9 +182,13 @@ struct OptionSet::Impl {
       text << line << '\n';
     }
     const po::options_description described = all();
-    auto out = po::parse_config_file(text, described, false);
-    out.description = nullptr;
-    return out;
+    try {
+      auto out = po::parse_config_file(text, described, false);
+      out.description = nullptr;
+      return out;
+    } catch (const po::error& error) {
+      throw UsageError(concat(path, ": ", error.what()));
+    }
   }
 };
 

@@ -23,8 +23,8 @@ CheckpointInterval parse_interval(const std::string& text) {
 
 void declare(OptionSet& set, TrainOptions& o) {
   set.heading("Training");
-  set.integer("epochs", o.epochs, "passes over the training set", 0);
-  set.integer("start-epoch", o.start_epoch, "count epochs from here (resuming sets it)", 0);
+  set.integer("epochs", o.epochs, "passes over the training set", 0, 1'000'000);
+  set.integer("start-epoch", o.start_epoch, "count epochs from here (resuming sets it)", 0, 1'000'000);
   set.integer("batch-size|b,b", o.batch_size, "samples per process and micro-step", 1);
   set.integer("accumulate", o.accumulate, "micro-steps per optimizer step; gradients are reduced in the last", 1);
   set.integer("max-steps", o.max_steps, "end after this many optimizer steps in all; 0: no limit", 0);
@@ -44,7 +44,7 @@ void declare(OptionSet& set, TrainOptions& o) {
   set.heading("Devices and precision");
   set.text("device", o.device, "auto, cpu, cuda or cuda:N");
   set.integer("threads", o.threads, "CPU threads per process; 0: its share of the node's cores", 0, 4096);
-  set.flag("deterministic", o.deterministic, "bit-identical repeats on any machine of the same kind; print 10 digits");
+  set.flag("deterministic", o.deterministic, "bit-identical repeats on any machine of the same kind");
   set.flag("cuda-graph", o.cuda_graph, "capture the whole step as a CUDA graph");
   set.choice("opt-level", o.opt_level, {"O0", "O1", "O2", "O3", "O4", "O5"}, "mixed precision of apex.amp");
   set.text("keep-batchnorm-fp32", o.keep_batchnorm_fp32, "override of the opt level: True or False");
@@ -95,6 +95,9 @@ void check(const OptionSet& set, const TrainOptions& o) {
   if (o.sync_bn) throw UsageError("--sync_bn: synchronised batch norm is not there yet");
   if (set.was_given("message-size") && set.was_given("bucket-cap-mb"))
     throw UsageError("--message-size and --bucket-cap-mb exclude each other");
+  if (o.checkpoint_dir.empty()) throw UsageError("--checkpoint-dir: a directory is needed");
+  if (o.start_epoch > 0 && o.start_epoch >= o.epochs)
+    throw UsageError(concat("--start-epoch: ", o.start_epoch, " is not below --epochs ", o.epochs));
   if (o.evaluate && o.max_steps > 0)
     throw UsageError("--evaluate makes no training steps, so --max-steps has no meaning");
 }

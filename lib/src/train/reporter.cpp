@@ -60,6 +60,8 @@ Reporter::Reporter(const TrainOptions& options, std::vector<std::string> metric_
   reset(validation_);
   if (!options.log_samples.empty()) {
     const std::string path = concat(options.log_samples, ".rank", rank, ".txt");
+    std::error_code ignored;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
     const std::string kept = lines_up_to(path, start_step);
     samples_.open(path, std::ios::trunc);
     samples_ << kept << std::flush;
@@ -150,6 +152,8 @@ void Reporter::sample_ids(std::int64_t step, const Tensor& ids) {
   samples_ << step << ':';
   for (std::int64_t i = 0; i < ids.numel(); ++i) samples_ << ' ' << ids.data<std::int64_t>()[i];
   samples_ << std::endl;
+  if (!samples_)
+    fail(Kind::exhausted, concat("--log-samples: cannot write to '", options_.log_samples, "': is the disk full?"));
 }
 
 void Reporter::start_validation() {
@@ -175,7 +179,10 @@ Reporter::Validation Reporter::end_validation(std::int64_t step, std::int64_t ep
     fields.emplace_back(names_[m], out.metrics[m]);
   }
   fields.emplace_back("seconds", seconds);
-  line(text);
+  if (talks_ && options_.evaluate && options_.progress == "none")
+    std::puts(text.c_str());  // the one thing that was asked for
+  else
+    line(text);
   if (metrics_) metrics_->write(step, "validate", fields);
   if (tensorboard_) {
     tensorboard_->scalar("validate/loss", out.loss, step);

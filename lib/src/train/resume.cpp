@@ -2,11 +2,31 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/train/resume.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
 #include "apex/io/checkpoint.hpp"
 
 namespace apex::train {
 namespace fs = std::filesystem;
 namespace {
+
+/// Whether checkpoints can be written there is better known before the first epoch than after it.
+void probe(const fs::path& directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  const fs::path file = directory / (".apex-probe." + std::to_string(::getpid()));
+  const int fd = error ? -1 : ::open(file.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
+  const int reason = error ? error.value() : errno;
+  if (fd < 0)
+    fail(Kind::data, concat("--checkpoint-dir '", directory.string(), "': ", std::strerror(reason),
+                            "; name a directory that can be written"));
+  ::close(fd);
+  fs::remove(file, error);
+}
 
 /// A run may only go on in a directory whose newest checkpoint it starts from: older files of its own would be
 /// overwritten or taken for newer ones, and those of another run would be mixed with its own.
@@ -47,7 +67,9 @@ std::optional<Resume> find_resume(const TrainOptions& options, const dist::Sessi
   std::string found;
   world.together(
       [&] {
-        if (session.rank() == 0) found = look(options).string();
+        if (session.rank() != 0) return;
+        found = look(options).string();
+        if (!options.evaluate) probe(options.checkpoint_dir);
       },
       "looking for a checkpoint");
   found = world.broadcast(found, 0, "path of the checkpoint");

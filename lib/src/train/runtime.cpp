@@ -73,7 +73,11 @@ parallel::DistributedDataParallelOptions ddp_options(const TrainOptions& options
 int apply_threads(const TrainOptions& options, const dist::Session& session) {
   int threads = static_cast<int>(options.threads);
   if (threads == 0 && std::getenv("OMP_NUM_THREADS") != nullptr) return omp_get_max_threads();
-  if (threads == 0) threads = processors_of_this_rank(session);
+  const int mine = processors_of_this_rank(session);
+  if (threads == 0) threads = mine;
+  if (threads > mine && session.rank() == 0)
+    log_warning(
+        concat("--threads ", threads, " is more than the ", mine, " processor(s) of this rank: steps will be slow"));
   omp_set_num_threads(threads);
   return threads;
 }

@@ -19,6 +19,7 @@ extern "C" void note_signal(int number) {
 }  // namespace
 
 StopSignals::StopSignals(const std::vector<int>& signals) : signals_(signals) {
+  std::signal(SIGPIPE, SIG_IGN);  // whoever read our output may go; training goes on
   for (const int number : signals_) {
     struct sigaction action {};
     action.sa_handler = note_signal;
@@ -30,7 +31,9 @@ StopSignals::StopSignals(const std::vector<int>& signals) : signals_(signals) {
 }
 
 StopSignals::~StopSignals() {
-  for (const int number : signals_) std::signal(number, SIG_DFL);
+  // A signal that has been obeyed may come once more (preemption repeats it) while the program ends: it must not change
+  // the exit code.
+  for (const int number : signals_) std::signal(number, caught_signal != 0 ? SIG_IGN : SIG_DFL);
 }
 
 int StopSignals::caught() noexcept { return caught_signal; }

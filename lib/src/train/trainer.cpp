@@ -33,7 +33,7 @@ Trainer::Trainer(TrainerParts parts)
   if (steps_per_epoch_ == 0)
     fail(Kind::data, concat("the training set gives ", parts_.train.steps_per_epoch(), " batches of ",
                             parts_.train.sampler().global_batch(), " samples, fewer than --accumulate ",
-                            parts_.options.accumulate, "; use a smaller --batch-size"));
+                            parts_.options.accumulate, "; use a smaller --accumulate or --batch-size"));
   position_.epoch = parts_.options.start_epoch;
   position_.step = position_.epoch * steps_per_epoch_;
 }
@@ -216,17 +216,21 @@ std::optional<Reporter::Validation> Trainer::validate() {
   report(sums.drain());
   validation_seconds_ += seconds_since(start);
   if (stop && reported < batches) return std::nullopt;
-  return reporter_->end_validation(position_.step, position_.epoch, seconds_since(start));
+  const auto result = reporter_->end_validation(position_.step, position_.epoch, seconds_since(start));
+  if (!std::isfinite(result.loss))  // all ranks are here: they hold the same sums
+    parts_.session.world().agree(false,
+                                 concat("the validation loss is not finite after step ", position_.step,
+                                        "; lower --lr or resume from an earlier checkpoint"),
+                                 Kind::numerical, "finite validation loss");
+  return result;
 }
 
-Reporter::Validation Trainer::evaluate() {
+std::optional<Reporter::Validation> Trainer::evaluate() {
   if (parts_.validation == nullptr)
     fail(Kind::data, "there is no validation part; give a data set that has one, or --val-split");
   reporter_ =
       std::make_unique<Reporter>(parts_.options, parts_.task.metrics(), parts_.session.rank(), Reporter::kAppend);
-  const auto result = validate();
-  if (!result) fail(Kind::state, concat("stopped by signal ", StopSignals::caught(), " before the validation ended"));
-  return *result;
+  return validate();
 }
 
 void Trainer::announce() const {

@@ -9,7 +9,8 @@ namespace apex::train {
 
 /// Catches the signals that ask for a checkpoint and an end. The handler only notes the signal: ranks agree on it in
 /// the loop, then write. Install before MPI_Init and before a data set is scanned, since the default action of USR1 and
-/// USR2 kills the rank. One instance per process; the default actions come back with its end.
+/// USR2 kills the rank. SIGPIPE is ignored: a run
+/// outlives whoever read its output. One instance per process; the default actions come back with its end.
 class StopSignals {
  public:
   explicit StopSignals(const std::vector<int>& signals);

@@ -61,8 +61,8 @@ class Trainer {
   /// from
   ///         the same step
   int run();
-  /// Validates once.
-  Reporter::Validation evaluate();
+  /// Validates once; nothing when a signal ended it early.
+  std::optional<Reporter::Validation> evaluate();
   /// The best first metric of all validations so far, in per cent; negative before the first.
   double best() const noexcept { return best_; }
 
