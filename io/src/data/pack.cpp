@@ -33,8 +33,9 @@ class PackFile {
     if (file_bytes_ == 0) fail(Kind::data, concat("'", path.string(), "' is empty"));
     if (pack_is_sealed(fd_.get(), path))
       check_pack_seal(fd_.get(), path);
-    else if (!starts_as_hdf5())
-      fail(Kind::data, concat("'", path.string(), "' is not an HDF5 file; a pack written by pack_images was expected"));
+    else if (const auto at = hdf5_signature(); at != 0)  // our packs without a seal have no user block
+      fail(Kind::data, concat("'", path.string(), at < 0 ? "' is not an HDF5 file" : "' is HDF5, but not a pack",
+                              "; a pack written by pack_images was expected"));
     file_ = H5Id(H5Fopen(path.c_str(), H5F_ACC_RDONLY, h5_access_without_locks().get()), H5Fclose);
     if (!file_) fail_damaged("HDF5 cannot open it; it is cut short or damaged");
     if (h5_string_attribute(file_.get(), "format") != "apex-pack")
@@ -126,14 +127,14 @@ class PackFile {
   }
 
  private:
-  bool starts_as_hdf5() const {
-    // A user block may come first: the signature stands at 0, 512, 1024, 2048, ...
+  /// Where HDF5's signature stands: 0, or behind a user block at 512, 1024, 2048, ...; -1: nowhere.
+  std::int64_t hdf5_signature() const {
     for (std::int64_t at = 0; at + 8 <= file_bytes_; at = at == 0 ? 512 : 2 * at) {
       std::uint8_t start[8] = {};
       read_at(fd_.get(), start, 8, at, path_);
-      if (std::equal(std::begin(start), std::end(start), std::begin(kHdf5Signature))) return true;
+      if (std::equal(std::begin(start), std::end(start), std::begin(kHdf5Signature))) return at;
     }
-    return false;
+    return -1;
   }
 
   std::filesystem::path path_;
