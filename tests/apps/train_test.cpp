@@ -158,25 +158,32 @@ TEST(ImagenetTrain, AccumulatedStepsEqualOneLargeStep) {
   for (std::size_t k = 0; k < 10; ++k) EXPECT_NEAR(curves[0][k], curves[1][k], 1e-9 * std::abs(curves[0][k])) << k;
 }
 
-/// Fashion-MNIST with padded crop and flip, where its package is installed (./dev installs it).
-TEST(ImagenetTrain, FashionMnistInterruptedResumesBitIdentically) {
+class AtRanks : public ::testing::TestWithParam<int> {
+ protected:
+  int ranks() const { return GetParam(); }
+  std::string batch() const { return std::to_string(12 / ranks()); }
+  std::string workers() const { return ranks() % 2 == 0 ? "3" : "1"; }
+};
+
+/// Fashion-MNIST with padded crop and flip (./dev installs its package).
+TEST_P(AtRanks, FashionMnistInterruptedResumesBitIdentically) {
   const fs::path data = "/usr/share/datasets/fashion-mnist";
   ASSERT_TRUE(fs::exists(data)) << "install the package dataset-fashion-mnist";
   const TemporaryFolder folder;
-  const auto arguments = [&](const char* name, const char* workers) {
+  const auto arguments = [&](const char* name, const std::string& threads) {
     return std::vector<std::string>{data.string(),
                                     "--arch",
                                     "resnet20",
                                     "--lr-schedule",
                                     "one-cycle",
                                     "-b",
-                                    "8",
+                                    batch(),
                                     "--epochs",
                                     "1",
                                     "-j",
-                                    workers,
+                                    threads,
                                     "--max-steps",
-                                    "14",
+                                    "12",
                                     "--checkpoint-every",
                                     "100steps",
                                     "--resume",
@@ -184,16 +191,19 @@ TEST(ImagenetTrain, FashionMnistInterruptedResumesBitIdentically) {
                                     "--checkpoint-dir",
                                     (folder.path() / name).string()};
   };
-  TrainRun whole(2, arguments("whole", "1"));
+  TrainRun whole(ranks(), arguments("whole", "1"));
   ASSERT_EQ(whole.finish().code(), 0) << whole.output();
-  TrainRun first(2, arguments("parts", "3"), {"APEX_READ_DELAY_MS=100"});
-  ASSERT_TRUE(first.reaches_step(folder.path() / "parts" / "metrics.jsonl", 5)) << first.output();
+  TrainRun first(ranks(), arguments("parts", workers()), {"APEX_READ_DELAY_MS=100"});
+  ASSERT_TRUE(first.reaches_step(folder.path() / "parts" / "metrics.jsonl", 3 + ranks())) << first.output();
   first.signal(SIGUSR1);
   ASSERT_EQ(first.finish().code(), 99) << first.output();
-  TrainRun second(2, arguments("parts", "3"));
+  TrainRun second(ranks(), arguments("parts", workers()));
   ASSERT_EQ(second.finish().code(), 0) << second.output();
   EXPECT_EQ(difference(newest(folder.path() / "whole"), newest(folder.path() / "parts")), "");
 }
+
+INSTANTIATE_TEST_SUITE_P(OneToFour, AtRanks, ::testing::Range(1, 5),
+                         [](const auto& c) { return "np" + std::to_string(c.param); });
 
 /// Pictures of two classes with their own colour, sizes odd and unequal.
 void write_pictures(const fs::path& root, int per_class) {
@@ -236,20 +246,30 @@ std::vector<std::string> on_pictures(const fs::path& data, const fs::path& direc
   return out;
 }
 
-TEST(ImagenetTrain, FolderInterruptedWithCropAndFlipResumesBitIdentically) {
+TEST_P(AtRanks, FolderInterruptedWithCropAndFlipResumesBitIdentically) {
   const TemporaryFolder folder;
-  write_pictures(folder.path() / "data", 40);
-  TrainRun whole(2, on_pictures(folder.path() / "data", folder.path() / "whole", {"-j", "1"}));
+  write_pictures(folder.path() / "data", 60);  // ten steps an epoch
+  const auto arguments = [&](const char* name, const std::string& threads) {
+    auto out = on_pictures(folder.path() / "data", folder.path() / name, {"-j", threads});
+    *(std::find(out.begin(), out.end(), "-b") + 1) = batch();
+    return out;
+  };
+  TrainRun whole(ranks(), arguments("whole", "1"));
   ASSERT_EQ(whole.finish().code(), 0) << whole.output();
-  TrainRun first(2, on_pictures(folder.path() / "data", folder.path() / "parts", {"-j", "3"}),
-                 {"APEX_READ_DELAY_MS=60"});
+  TrainRun first(ranks(), arguments("parts", workers()), {"APEX_READ_DELAY_MS=80"});
   ASSERT_TRUE(first.reaches_step(folder.path() / "parts" / "metrics.jsonl", 9)) << first.output();  // 90% of an epoch
   first.signal(SIGUSR1);
   ASSERT_EQ(first.finish().code(), 99) << first.output();
-  TrainRun second(2, on_pictures(folder.path() / "data", folder.path() / "parts", {"-j", "3"}));
+  TrainRun second(ranks(), arguments("parts", workers()));
   ASSERT_EQ(second.finish().code(), 0) << second.output();
-  EXPECT_EQ(difference(newest(folder.path() / "whole"), newest(folder.path() / "parts")), "");
-  const io::CheckpointFile file(newest(folder.path() / "whole"));
+  const auto ended = newest(folder.path() / "parts");
+  EXPECT_EQ(difference(newest(folder.path() / "whole"), ended), "");
+  for (const char* group : {"/model", "/optimizer", "/scheduler", "/sampler", "/rng", "/ddp"}) {
+    Subprocess diff({"h5diff", newest(folder.path() / "whole").string(), ended.string(), group});
+    ASSERT_TRUE(diff.finish(30));
+    EXPECT_EQ(diff.exit_code(), 0) << group << ": " << diff.output();
+  }
+  const io::CheckpointFile file(ended);
   const auto& names = io::attribute<std::vector<std::string>>(file.attributes(""), "class_names", "root");
   EXPECT_EQ(names, (std::vector<std::string>{"blue things", "red things"}));
 }
