@@ -99,11 +99,11 @@ void check(const Case& c, DType dtype, bool affine, bool with_residual, bool rel
   const std::int64_t channels = c.sizes[1], rows = element_count(c.sizes) / channels;
   const DType acc = accum_dtype(dtype);
   const auto made = [&](std::uint64_t seed) {
-    return test::misaligned(test::uniform(c.sizes, dtype, kCpu, seed, -1, 2, c.format));
+    return test::misaligned(test::uniform(c.sizes, dtype, test::device(), seed, -1, 2, c.format));
   };
   const Tensor x = made(1), dy = made(2), residual = with_residual ? made(3) : Tensor{};
-  const Tensor weight = affine ? test::uniform({channels}, acc, kCpu, 4, 0.5, 1.5) : Tensor{},
-               bias = affine ? test::uniform({channels}, dtype, kCpu, 5) : Tensor{};
+  const Tensor weight = affine ? test::uniform({channels}, acc, test::device(), 4, 0.5, 1.5) : Tensor{},
+               bias = affine ? test::uniform({channels}, dtype, test::device(), 5) : Tensor{};
   const auto values = [](const Tensor& t) { return t.defined() ? test::to_f64(t) : std::vector<double>{}; };
   Inputs in{values(x), values(weight), values(bias), values(residual), values(dy), {}, {}, relu};
   const auto want = reference(c.sizes, in);
@@ -112,8 +112,8 @@ void check(const Case& c, DType dtype, bool affine, bool with_residual, bool rel
              sum_bound = test::sum_tolerance(acc, rows);
 
   const Tensor y = test::fresh_like(x), mean = test::fresh({channels}, acc), inv_std = test::fresh({channels}, acc);
-  const Tensor running_mean = test::uniform({channels}, acc, kCpu, 6),
-               running_var = test::uniform({channels}, acc, kCpu, 7, 0.5, 2);
+  const Tensor running_mean = test::uniform({channels}, acc, test::device(), 6),
+               running_var = test::uniform({channels}, acc, test::device(), 7, 0.5, 2);
   auto moved_mean = test::to_f64(running_mean), moved_var = test::to_f64(running_var);
   for (std::size_t i = 0; i < moved_mean.size(); ++i) {
     moved_mean[i] = 0.9 * moved_mean[i] + 0.1 * want.mean[i];
@@ -185,9 +185,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, BatchNorm, ::testing::ValuesIn(kCases), [](cons
 
 TEST(BatchNormPieces, ComposeToTheWhole) {
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-    const Tensor x = test::uniform({3, 20, 5, 6}, DType::f32, kCpu, 1, -1, 1, format),
-                 dy = test::uniform({3, 20, 5, 6}, DType::f32, kCpu, 2, -1, 1, format);
-    const Tensor w = test::uniform({20}, DType::f32, kCpu, 3), b = test::uniform({20}, DType::f32, kCpu, 4);
+    const Tensor x = test::uniform({3, 20, 5, 6}, DType::f32, test::device(), 1, -1, 1, format),
+                 dy = test::uniform({3, 20, 5, 6}, DType::f32, test::device(), 2, -1, 1, format);
+    const Tensor w = test::uniform({20}, DType::f32, test::device(), 3), b = test::uniform({20}, DType::f32, test::device(), 4);
     const auto vector = [] { return test::fresh({20}, DType::f32); };
     const Tensor mean = vector(), var = vector(), inv_std = vector(), mean2 = vector(), inv_std2 = vector(),
                  s1 = vector(), s2 = vector(), dw = vector(), db = vector();
@@ -222,7 +222,7 @@ TEST(BatchNorm, LargeOffset_PAR_15_22) {
   // And where there are many values: 10^4 + small, in several groups of partial sums.
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
     const Dims sizes{8, 3, 50, 50};
-    const Tensor x = test::uniform(sizes, DType::f32, kCpu, 9, 10000, 10001, format),
+    const Tensor x = test::uniform(sizes, DType::f32, test::device(), 9, 10000, 10001, format),
                  mean = test::fresh({3}, DType::f32), var = test::fresh({3}, DType::f32);
     const auto want = reference(sizes, {test::to_f64(x), {}, {}, {}, std::vector<double>(60000, 0.0), {}, {}, false});
     kernels::batch_norm_statistics({}, mean.view(), var.view(), x.view());
@@ -263,9 +263,9 @@ TEST(BatchNorm, Eval_PAR_15_26) {
 TEST(BatchNorm, GradientsMatchDifferences) {
   for (const bool relu : {false, true})
     for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-      const Tensor x = test::uniform({3, 4, 2, 3}, DType::f64, kCpu, 1, -1, 1, format),
-                   z = test::uniform({3, 4, 2, 3}, DType::f64, kCpu, 2, -1, 1, format);
-      const Tensor w = test::uniform({4}, DType::f64, kCpu, 3, 0.5, 1.5), b = test::uniform({4}, DType::f64, kCpu, 4),
+      const Tensor x = test::uniform({3, 4, 2, 3}, DType::f64, test::device(), 1, -1, 1, format),
+                   z = test::uniform({3, 4, 2, 3}, DType::f64, test::device(), 2, -1, 1, format);
+      const Tensor w = test::uniform({4}, DType::f64, test::device(), 3, 0.5, 1.5), b = test::uniform({4}, DType::f64, test::device(), 4),
                    y = empty_like(x), mean = empty({4}, DType::f64), inv = empty({4}, DType::f64);
       const Tensor dx = test::fresh_like(x), dz = test::fresh_like(x), dw = test::fresh_like(w),
                    db = test::fresh_like(b), dy = test::weights_like(y);
@@ -288,7 +288,7 @@ TEST(BatchNorm, GradientsMatchDifferences) {
 TEST(BatchNorm, SameBitsForEveryThreadCount) {
   const int threads = omp_get_max_threads();
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-    const Tensor x = test::uniform({16, 24, 20, 20}, DType::f32, kCpu, 1, -1, 1, format), y = empty_like(x),
+    const Tensor x = test::uniform({16, 24, 20, 20}, DType::f32, test::device(), 1, -1, 1, format), y = empty_like(x),
                  mean = empty({24}), inv = empty({24}), dx = empty_like(x), dw = empty({24});
     std::vector<std::vector<double>> results;
     for (const int t : {1, 2, 3}) {
@@ -336,7 +336,7 @@ TEST(BatchNorm, BadArguments) {
   EXPECT_TRUE(throws(Kind::argument, "rank 2 to 5", [&] { forward(empty({3}), y, mean, w); }));
   EXPECT_TRUE(throws(Kind::argument, "copy it first", [&] { forward(test::spread_out(x), y, mean, w); }));
   EXPECT_TRUE(throws(Kind::argument, "y has strides", [&] {
-    forward(x, empty({2, 3, 4, 4}, DType::f32, kCpu, MemoryFormat::channels_last), mean, w);
+    forward(x, empty({2, 3, 4, 4}, DType::f32, test::device(), MemoryFormat::channels_last), mean, w);
   }));
   EXPECT_TRUE(throws(Kind::argument, "y has sizes", [&] { forward(x, empty({2, 3, 4, 5}), mean, w); }));
   EXPECT_TRUE(throws(Kind::argument, "mean has sizes", [&] { forward(x, y, empty({4}), w); }));

@@ -68,10 +68,10 @@ TEST_P(Conv2d, MatchesTheDefinition) {
   const Case& c = GetParam();
   const Dims ys = kernels::conv2d_output_sizes(c.x, c.w, c.options);
   for (const auto dtype : {DType::f64, DType::f32}) {
-    const Tensor b = test::uniform({c.w[0]}, dtype, kCpu, 3);
-    const auto xs = test::to_f64(test::uniform(c.x, dtype, kCpu, 1)),
-               ws = test::to_f64(test::uniform(c.w, dtype, kCpu, 2)), bs = test::to_f64(b);
-    const auto gs = test::to_f64(test::uniform(ys, dtype, kCpu, 4));
+    const Tensor b = test::uniform({c.w[0]}, dtype, test::device(), 3);
+    const auto xs = test::to_f64(test::uniform(c.x, dtype, test::device(), 1)),
+               ws = test::to_f64(test::uniform(c.w, dtype, test::device(), 2)), bs = test::to_f64(b);
+    const auto gs = test::to_f64(test::uniform(ys, dtype, test::device(), 4));
     const auto pixels = static_cast<std::size_t>(ys[2] * ys[3]), outputs = static_cast<std::size_t>(element_count(ys));
     std::vector<double> y(outputs, 0.0), biased, dx(xs.size(), 0.0), dw(ws.size(), 0.0), db(bs.size(), 0.0);
     for_each_term(c, ys, [&](std::size_t o, std::size_t w, std::size_t i) {
@@ -90,9 +90,9 @@ TEST_P(Conv2d, MatchesTheDefinition) {
       for (const auto wf : {kRow, kLast})
         for (const auto yf : {kRow, kLast}) {
           SCOPED_TRACE(concat(dtype, xf == kLast, wf == kLast, yf == kLast));
-          const Tensor x = test::uniform(c.x, dtype, kCpu, 1, -1, 1, xf),
-                       w = test::uniform(c.w, dtype, kCpu, 2, -1, 1, wf);
-          const Tensor dy = test::uniform(ys, dtype, kCpu, 4, -1, 1, yf), out = test::fresh(ys, dtype, yf);
+          const Tensor x = test::uniform(c.x, dtype, test::device(), 1, -1, 1, xf),
+                       w = test::uniform(c.w, dtype, test::device(), 2, -1, 1, wf);
+          const Tensor dy = test::uniform(ys, dtype, test::device(), 4, -1, 1, yf), out = test::fresh(ys, dtype, yf);
           kernels::conv2d_forward({}, out.view(), x.view(), w.view(), {}, c.options);
           ASSERT_TRUE(test::close(out, y, test::product_tolerance(dtype, terms)));
           kernels::conv2d_forward({}, out.view(), test::misaligned(x).view(), w.view(), b.view(), c.options);
@@ -109,7 +109,7 @@ TEST_P(Conv2d, MatchesTheDefinition) {
           ASSERT_TRUE(test::close(dw_out, dw, test::sum_tolerance(dtype, rows)));
         }
     const Tensor only = test::fresh({c.w[0]}, dtype);
-    kernels::conv2d_backward_weight({}, {}, only.view(), test::uniform(ys, dtype, kCpu, 4).view(), {}, c.options);
+    kernels::conv2d_backward_weight({}, {}, only.view(), test::uniform(ys, dtype, test::device(), 4).view(), {}, c.options);
     EXPECT_TRUE(test::close(only, db, test::sum_tolerance(dtype, rows)));
   }
 }
@@ -118,8 +118,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Conv2d, ::testing::ValuesIn(kCases), case_name)
 TEST(Conv2d, GradientsMatchDifferences) {
   const Case c{"", {2, 4, 5, 4}, {6, 2, 3, 2}, {.stride = {2, 1}, .padding = {1, 1}, .groups = 2}};
   const Dims ys = kernels::conv2d_output_sizes(c.x, c.w, c.options);
-  const Tensor x = test::uniform(c.x, DType::f64, kCpu, 1), w = test::uniform(c.w, DType::f64, kCpu, 2),
-               b = test::uniform({6}, DType::f64, kCpu, 3);
+  const Tensor x = test::uniform(c.x, DType::f64, test::device(), 1), w = test::uniform(c.w, DType::f64, test::device(), 2),
+               b = test::uniform({6}, DType::f64, test::device(), 3);
   const Tensor y = test::fresh(ys, DType::f64), dx = test::fresh_like(x), dw = test::fresh_like(w),
                db = test::fresh_like(b);
   const auto loss = [&] {
@@ -136,7 +136,7 @@ TEST(Conv2d, GradientsMatchDifferences) {
 
 TEST(Conv2d, EmptyBatch) {
   for (const auto dtype : {DType::f64, DType::f32}) {
-    const Tensor x = empty({0, 3, 5, 5}, dtype), w = test::uniform({4, 3, 3, 3}, dtype, kCpu, 1),
+    const Tensor x = empty({0, 3, 5, 5}, dtype), w = test::uniform({4, 3, 3, 3}, dtype, test::device(), 1),
                  y = empty({0, 4, 3, 3}, dtype);
     const Tensor dw = test::fresh({4, 3, 3, 3}, dtype), db = test::fresh({4}, dtype);
     kernels::conv2d_forward({}, y.view(), x.view(), w.view(), {});
@@ -148,9 +148,9 @@ TEST(Conv2d, EmptyBatch) {
 }
 
 TEST(Conv2d, RepeatsBitForBit) {
-  const Tensor x = test::uniform({4, 16, 14, 14}, DType::f32, kCpu, 1, -1, 1, kLast),
-               w = test::uniform({32, 16, 3, 3}, DType::f32, kCpu, 2);
-  const Tensor y = empty({4, 32, 14, 14}, DType::f32, kCpu, kLast), dw = empty_like(w), again = empty_like(w);
+  const Tensor x = test::uniform({4, 16, 14, 14}, DType::f32, test::device(), 1, -1, 1, kLast),
+               w = test::uniform({32, 16, 3, 3}, DType::f32, test::device(), 2);
+  const Tensor y = empty({4, 32, 14, 14}, DType::f32, test::device(), kLast), dw = empty_like(w), again = empty_like(w);
   const Conv2dOptions o{.padding = {1, 1}};
   kernels::conv2d_forward({}, y.view(), x.view(), w.view(), {}, o);
   kernels::conv2d_backward_weight({}, dw.view(), {}, y.view(), x.view(), o);
@@ -163,8 +163,8 @@ TEST(Conv2d, RepeatsBitForBit) {
 TEST(Conv2d, Float64HasTheSameBitsForEveryThreadCount) {
   const Case c{"", {4, 20, 17, 15}, {100, 20, 3, 3}, {.stride = {2, 1}, .padding = {1, 1}}};
   const Dims ys = kernels::conv2d_output_sizes(c.x, c.w, c.options);
-  const Tensor x = test::uniform(c.x, DType::f64, kCpu, 1), w = test::uniform(c.w, DType::f64, kCpu, 2);
-  const Tensor dy = test::uniform(ys, DType::f64, kCpu, 3), y = test::fresh(ys, DType::f64);
+  const Tensor x = test::uniform(c.x, DType::f64, test::device(), 1), w = test::uniform(c.w, DType::f64, test::device(), 2);
+  const Tensor dy = test::uniform(ys, DType::f64, test::device(), 3), y = test::fresh(ys, DType::f64);
   const Tensor dx = test::fresh_like(x), dw = test::fresh_like(w), db = test::fresh({100}, DType::f64);
   const int threads = omp_get_max_threads();
   std::vector<std::vector<double>> results;

@@ -103,14 +103,14 @@ TEST(Copy, AnyStridesToAnyStrides) {
     for (const Dims& sizes :
          {Dims{2, 3, 5, 7}, Dims{1, 64, 33, 2}, Dims{3, 1, 1, 4}, Dims{2, 40, 70, 1}, Dims{0, 3, 2, 2}}) {
       const Tensor x =
-          test::from_function(sizes, dtype, kCpu, [](std::int64_t i) { return static_cast<double>(i % 251); });
+          test::from_function(sizes, dtype, test::device(), [](std::int64_t i) { return static_cast<double>(i % 251); });
       const auto want = test::to_f64(x);
-      const Tensor last = empty(sizes, dtype, kCpu, MemoryFormat::channels_last), back = empty(sizes, dtype);
+      const Tensor last = empty(sizes, dtype, test::device(), MemoryFormat::channels_last), back = empty(sizes, dtype);
       kernels::copy(x.context(), last.view(), x.view());
       EXPECT_TRUE(test::equal(last, want)) << dtype << sizes;
       kernels::copy(x.context(), back.view(), last.view());
       EXPECT_TRUE(test::equal(back, want)) << dtype << sizes;
-      const Tensor spread = test::spread_out(test::from_function(sizes, dtype, kCpu, [](std::int64_t) { return 0.0; }));
+      const Tensor spread = test::spread_out(test::from_function(sizes, dtype, test::device(), [](std::int64_t) { return 0.0; }));
       kernels::copy(x.context(), spread.view(), test::spread_out(x).view());
       EXPECT_TRUE(test::equal(spread, want)) << dtype << sizes;
       const Tensor odd = test::misaligned(back);
@@ -122,8 +122,8 @@ TEST(Copy, AnyStridesToAnyStrides) {
 
 TEST(Copy, LargeTransposesAreExact) {
   const Tensor x =
-      test::from_function({4, 37, 65, 50}, DType::f32, kCpu, [](std::int64_t i) { return static_cast<double>(i); });
-  const Tensor y = empty({4, 37, 65, 50}, DType::f32, kCpu, MemoryFormat::channels_last);
+      test::from_function({4, 37, 65, 50}, DType::f32, test::device(), [](std::int64_t i) { return static_cast<double>(i); });
+  const Tensor y = empty({4, 37, 65, 50}, DType::f32, test::device(), MemoryFormat::channels_last);
   kernels::copy(x.context(), y.view(), x.view());
   EXPECT_TRUE(test::equal(y, test::to_f64(x)));
   const Tensor z = test::fresh({50, 65, 37, 4}, DType::f64);
@@ -153,7 +153,7 @@ TEST(Copy, RefusesWhatDoesNotFit) {
 
 TEST(Fill, EveryTypeAndStrides) {
   for (const auto dtype : kAll) {
-    const Tensor t = test::from_function({5, 7}, dtype, kCpu, [](std::int64_t) { return 0.0; });
+    const Tensor t = test::from_function({5, 7}, dtype, test::device(), [](std::int64_t) { return 0.0; });
     kernels::fill({}, views::transpose(views::narrow(t, 1, 2, 3), 0, 1).view(), 1.0);
     double sum = 0;
     for (const double v : test::to_f64(t)) sum += v;
@@ -175,7 +175,7 @@ TEST(ImageNormalize, MatchesTheFormulaInEveryLayout) {
       for (const auto to : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
         const Dims sizes{2, 3, 5, 9};
         const Tensor x = test::from_function(
-            sizes, DType::u8, kCpu, [](std::int64_t i) { return static_cast<double>(i * 7 % 256); }, from);
+            sizes, DType::u8, test::device(), [](std::int64_t i) { return static_cast<double>(i * 7 % 256); }, from);
         const Tensor y = test::fresh(sizes, dtype, to);
         kernels::image_normalize({}, y.view(), x.view(), mean, std);
         std::vector<double> want;

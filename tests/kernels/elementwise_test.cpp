@@ -64,9 +64,9 @@ TEST(Binary, EveryOpTypeAndLayout) {
   const Dims sizes{3, 5, 4, 7};
   for (const auto dtype : kFloating)
     for (const auto op : kBinary) {
-      const Tensor a = test::uniform(sizes, dtype, kCpu, 1, 0.2, 2), b = test::uniform(sizes, dtype, kCpu, 2, 0.2, 2);
+      const Tensor a = test::uniform(sizes, dtype, test::device(), 1, 0.2, 2), b = test::uniform(sizes, dtype, test::device(), 2, 0.2, 2);
       const auto want = zip(a, b, [&](double x, double y) { return reference(op, x, y); });
-      const Tensor last = test::uniform(sizes, dtype, kCpu, 2, 0.2, 2, MemoryFormat::channels_last);
+      const Tensor last = test::uniform(sizes, dtype, test::device(), 2, 0.2, 2, MemoryFormat::channels_last);
       for (const auto& [p, q] : {std::pair{a, b}, {test::misaligned(a), test::spread_out(b)}, {a, last}}) {
         const Tensor out = test::fresh(sizes, dtype);
         kernels::binary({}, out.view(), p.view(), q.view(), op);
@@ -84,7 +84,7 @@ TEST(Binary, Broadcasts) {
                                {{}, {2, 3, 4}},
                                {{2, 3, 4}, {1}},
                                {{2, 1, 1}, {3, 4}}}) {
-    const Tensor a = test::uniform(sa, DType::f32, kCpu, 3), b = test::uniform(sb, DType::f32, kCpu, 4),
+    const Tensor a = test::uniform(sa, DType::f32, test::device(), 3), b = test::uniform(sb, DType::f32, test::device(), 4),
                  out = test::fresh({2, 3, 4}, DType::f32);
     kernels::binary({}, out.view(), a.view(), b.view(), BinaryOp::sub);
     EXPECT_TRUE(test::equal(out, zip(views::expand(a, {2, 3, 4}), views::expand(b, {2, 3, 4}),
@@ -174,7 +174,7 @@ TEST(Unary, EveryOpTypeAndLayout) {
     for (const auto op : kUnary) {
       const bool positive =
           op == UnaryOp::log || op == UnaryOp::sqrt || op == UnaryOp::rsqrt || op == UnaryOp::reciprocal;
-      const Tensor x = test::uniform({5, 123}, dtype, kCpu, 7, positive ? 0.1 : -3, 3);
+      const Tensor x = test::uniform({5, 123}, dtype, test::device(), 7, positive ? 0.1 : -3, 3);
       std::vector<double> want;
       for (const double v : test::to_f64(x)) want.push_back(reference(op, v));
       for (const auto& in : {x, test::misaligned(x), test::spread_out(x)}) {
@@ -209,7 +209,7 @@ TEST(Unary, GradientsMatchDifferences) {
   for (const auto op : kUnary) {
     const bool positive =
         op == UnaryOp::log || op == UnaryOp::sqrt || op == UnaryOp::rsqrt || op == UnaryOp::reciprocal;
-    const Tensor x = test::uniform({3, 7}, DType::f64, kCpu, 11, positive ? 0.3 : -2, 2), y = empty_like(x),
+    const Tensor x = test::uniform({3, 7}, DType::f64, test::device(), 11, positive ? 0.3 : -2, 2), y = empty_like(x),
                  dx = test::fresh_like(x);
     const auto forward = [&] {
       kernels::unary({}, y.view(), x.view(), op);
@@ -237,7 +237,7 @@ TEST(Unary, GradientsMatchDifferences) {
 
 TEST(ReluBackward, PassesWhereTheOutputIsPositive) {
   for (const auto dtype : kFloating) {
-    const Tensor y = test::uniform({4, 100}, dtype, kCpu, 5), dy = test::uniform({4, 100}, dtype, kCpu, 6),
+    const Tensor y = test::uniform({4, 100}, dtype, test::device(), 5), dy = test::uniform({4, 100}, dtype, test::device(), 6),
                  dx = test::fresh({4, 100}, dtype);
     kernels::relu_backward({}, dx.view(), dy.view(), y.view());
     EXPECT_TRUE(test::equal(dx, zip(y, dy, [](double v, double g) { return v > 0 ? g : 0; }))) << dtype;
@@ -256,7 +256,7 @@ TEST(ReluBackward, PassesWhereTheOutputIsPositive) {
 
 TEST(Arithmetic, ScaleShiftAddScaledAccumulate) {
   for (const auto dtype : kFloating) {
-    const Tensor a = test::uniform({3, 50}, dtype, kCpu, 8), b = test::uniform({3, 50}, dtype, kCpu, 9),
+    const Tensor a = test::uniform({3, 50}, dtype, test::device(), 8), b = test::uniform({3, 50}, dtype, test::device(), 9),
                  out = test::fresh({3, 50}, dtype);
     kernels::scale_shift({}, out.view(), test::spread_out(a).view(), 0.3, -1.25);
     EXPECT_TRUE(
@@ -267,7 +267,7 @@ TEST(Arithmetic, ScaleShiftAddScaledAccumulate) {
         test::close(out, zip(a, b, [](double x, double y) { return x - 0.7 * y; }), test::forward_tolerance(dtype)))
         << dtype;
     for (const auto other : kFloating) {
-      const Tensor sum = test::misaligned(a), term = test::uniform({50}, other, kCpu, 10);
+      const Tensor sum = test::misaligned(a), term = test::uniform({50}, other, test::device(), 10);
       kernels::accumulate({}, sum.view(), term.view());
       EXPECT_TRUE(test::close(sum, zip(a, views::expand(term, {3, 50}), std::plus<>()), test::forward_tolerance(dtype)))
           << dtype << other;

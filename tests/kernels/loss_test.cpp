@@ -28,7 +28,7 @@ TEST(Softmax, MatchesTheFormulaAlongEveryDimension) {
   for (const auto dtype : kFloating)
     for (const Dims& sizes : {Dims{3, 5, 4}, Dims{2, 33}, Dims{1, 1000}, Dims{4, 1}, Dims{0, 3}})
       for (int dim = 0; dim < sizes.size(); ++dim) {
-        const Tensor x = test::uniform(sizes, dtype, kCpu, 1, -4, 4), dy = test::uniform(sizes, dtype, kCpu, 2);
+        const Tensor x = test::uniform(sizes, dtype, test::device(), 1, -4, 4), dy = test::uniform(sizes, dtype, test::device(), 2);
         const auto v = test::to_f64(x), g = test::to_f64(dy);
         std::vector<double> p(v.size()), log_p(v.size());
         for_each_line(sizes, dim, [&](auto at) {
@@ -78,7 +78,7 @@ TEST(Softmax, StableInPlaceAndSpecialValues) {
 }
 
 TEST(Softmax, GradientsMatchDifferences) {
-  const Tensor x = test::uniform({2, 5, 3}, DType::f64, kCpu, 1), y = empty_like(x), dx = test::fresh_like(x);
+  const Tensor x = test::uniform({2, 5, 3}, DType::f64, test::device(), 1), y = empty_like(x), dx = test::fresh_like(x);
   const auto loss = [&] {
     kernels::softmax({}, y.view(), x.view(), 1);
     return test::weighted_sum(y);
@@ -146,7 +146,7 @@ TEST(CrossEntropy, MatchesTheFormula) {
           SCOPED_TRACE(concat(dtype, ' ', classes, ' ', epsilon, ' ', static_cast<int>(reduction)));
           const std::int64_t n = 7;
           const DType acc = accum_dtype(dtype);
-          const Tensor x = test::spread_out(test::uniform({n, classes}, dtype, kCpu, 1, -3, 3));
+          const Tensor x = test::spread_out(test::uniform({n, classes}, dtype, test::device(), 1, -3, 3));
           std::vector<std::int64_t> labels;
           for (std::int64_t i = 0; i < n; ++i) labels.push_back(i == 3 ? -100 : i * 5 % classes);
           const Tensor label_tensor = from_values<std::int64_t>({n}, std::span<const std::int64_t>(labels));
@@ -154,7 +154,7 @@ TEST(CrossEntropy, MatchesTheFormula) {
           const bool each = reduction == Reduction::none;
           const Tensor loss = test::fresh(each ? Dims{n} : Dims{}, acc), lse = test::fresh({n}, acc),
                        dx = test::fresh({n, classes}, dtype);
-          const Tensor dloss = test::uniform(each ? Dims{n} : Dims{1}, acc, kCpu, 2, 0.5, 2);
+          const Tensor dloss = test::uniform(each ? Dims{n} : Dims{1}, acc, test::device(), 2, 0.5, 2);
           auto g = test::to_f64(dloss);
           if (!each) g.assign(static_cast<std::size_t>(n), reduction == Reduction::mean ? g[0] / 6 : g[0]);
           const auto want = expected(test::to_f64(x), classes, labels, epsilon, -100, g);
@@ -199,7 +199,7 @@ TEST(CrossEntropy, RecordedNumbers_KER_15_E) {
 }
 
 TEST(CrossEntropy, GradientMatchesDifferences) {
-  const Tensor x = test::uniform({4, 6}, DType::f64, kCpu, 1), labels = from_values<std::int64_t>({4}, {0, 5, -100, 3}),
+  const Tensor x = test::uniform({4, 6}, DType::f64, test::device(), 1), labels = from_values<std::int64_t>({4}, {0, 5, -100, 3}),
                loss = test::fresh({}, DType::f64), lse = test::fresh({4}, DType::f64), dx = test::fresh_like(x);
   const CrossEntropyOptions o{.label_smoothing = 0.2};
   const auto f = [&] {
@@ -213,7 +213,7 @@ TEST(CrossEntropy, GradientMatchesDifferences) {
 }
 
 TEST(CrossEntropy, NothingCounted) {
-  const Tensor x = test::uniform({2, 3}, DType::f32, kCpu, 1), labels = from_values<std::int64_t>({2}, {7, 7}),
+  const Tensor x = test::uniform({2, 3}, DType::f32, test::device(), 1), labels = from_values<std::int64_t>({2}, {7, 7}),
                loss = test::fresh({}, DType::f32);
   kernels::cross_entropy({}, loss.view(), {}, x.view(), labels.view(), {.ignore_index = 7});
   EXPECT_TRUE(std::isnan(loss.item()));
@@ -223,7 +223,7 @@ TEST(CrossEntropy, NothingCounted) {
 }
 
 TEST(CrossEntropy, BadArguments) {
-  const Tensor x = test::uniform({3, 4}, DType::f32, kCpu, 1), labels = from_values<std::int64_t>({3}, {0, 1, 2}),
+  const Tensor x = test::uniform({3, 4}, DType::f32, test::device(), 1), labels = from_values<std::int64_t>({3}, {0, 1, 2}),
                loss = empty({}), lse = empty({3});
   EXPECT_TRUE(throws(Kind::argument, "label of row 1 is 4", [&] {
     kernels::cross_entropy({}, loss.view(), {}, x.view(), from_values<std::int64_t>({3}, {0, 4, 2}).view());

@@ -36,9 +36,9 @@ TEST(Matmul, EveryLayoutAndOddSizes) {
   for (const auto dtype : {DType::f64, DType::f32})
     for (const auto& [m, n, k] :
          {Size{1, 1, 1}, {3, 5, 7}, {17, 33, 9}, {97, 100, 259}, {6, 200, 513}, {130, 1, 4}, {1, 64, 64}}) {
-      const Tensor a = test::uniform({m, k}, dtype, kCpu, 1), b = test::uniform({k, n}, dtype, kCpu, 2);
-      const Tensor at = views::transpose(test::uniform({k, m}, dtype, kCpu, 3), 0, 1),
-                   bt = views::transpose(test::uniform({n, k}, dtype, kCpu, 4), 0, 1);
+      const Tensor a = test::uniform({m, k}, dtype, test::device(), 1), b = test::uniform({k, n}, dtype, test::device(), 2);
+      const Tensor at = views::transpose(test::uniform({k, m}, dtype, test::device(), 3), 0, 1),
+                   bt = views::transpose(test::uniform({n, k}, dtype, test::device(), 4), 0, 1);
       for (const auto& [p, q] : {std::pair{a, b},
                                  {at, b},
                                  {a, bt},
@@ -52,7 +52,7 @@ TEST(Matmul, EveryLayoutAndOddSizes) {
           ASSERT_TRUE(test::close(c, product(p, q, {}, 1, 0), test::product_tolerance(dtype, k)))
               << m << ' ' << n << ' ' << k << dtype;
         }
-      const Tensor c = test::uniform({m, n}, dtype, kCpu, 5);
+      const Tensor c = test::uniform({m, n}, dtype, test::device(), 5);
       const auto before = test::to_f64(c);
       kernels::matmul({}, c.view(), a.view(), b.view(), {.alpha = -0.5, .beta = 2});
       EXPECT_TRUE(test::close(c, product(a, b, before, -0.5, 2), test::product_tolerance(dtype, k)));
@@ -61,8 +61,8 @@ TEST(Matmul, EveryLayoutAndOddSizes) {
 
 TEST(Matmul, Batches) {
   for (const auto dtype : {DType::f64, DType::f32}) {
-    const Tensor a = test::uniform({3, 4, 5}, dtype, kCpu, 1), b = test::uniform({3, 5, 2}, dtype, kCpu, 2),
-                 one = test::uniform({1, 5, 2}, dtype, kCpu, 3);
+    const Tensor a = test::uniform({3, 4, 5}, dtype, test::device(), 1), b = test::uniform({3, 5, 2}, dtype, test::device(), 2),
+                 one = test::uniform({1, 5, 2}, dtype, test::device(), 3);
     const Tensor c = test::fresh({3, 4, 2}, dtype);
     kernels::matmul({}, c.view(), a.view(), b.view());
     EXPECT_TRUE(test::close(c, product(a, b, {}, 1, 0), test::product_tolerance(dtype, 5)));
@@ -109,9 +109,9 @@ TEST_P(LinearCase, ForwardAndGradientsMatchTheFormula) {
     std::int64_t n, in, out;
   };
   for (const auto& [n, in, out] : {Size{5, 7, 3}, {128, 64, 10}, {1, 1, 1}, {33, 130, 65}, {0, 4, 3}}) {
-    const Tensor x = test::uniform({n, in}, dtype, kCpu, 1), w = test::uniform({out, in}, dtype, kCpu, 2),
-                 b = test::uniform({out}, dtype, kCpu, 3);
-    const Tensor dy = test::uniform({n, out}, dtype, kCpu, 4), y = test::fresh({n, out}, dtype);
+    const Tensor x = test::uniform({n, in}, dtype, test::device(), 1), w = test::uniform({out, in}, dtype, test::device(), 2),
+                 b = test::uniform({out}, dtype, test::device(), 3);
+    const Tensor dy = test::uniform({n, out}, dtype, test::device(), 4), y = test::fresh({n, out}, dtype);
     const auto xs = test::to_f64(x), ws = test::to_f64(w), bs = test::to_f64(b), gs = test::to_f64(dy);
     const auto at = [](const std::vector<double>& v, std::int64_t i) { return v[static_cast<std::size_t>(i)]; };
     std::vector<double> plain, biased, dx, dw, db(static_cast<std::size_t>(out), 0.0);

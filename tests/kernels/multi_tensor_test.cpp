@@ -35,7 +35,7 @@ TEST(MultiTensorScale, EveryTypePairAndSize_OPT_10_A29) {
       for (const std::int64_t n : {1, 777, 33333, 65537}) {
         List in, out;
         for (int i = 0; i < 3; ++i) {
-          in.add(i == 1 ? test::misaligned(test::uniform({n}, from, kCpu, 1)) : test::uniform({n}, from, kCpu, 2));
+          in.add(i == 1 ? test::misaligned(test::uniform({n}, from, test::device(), 1)) : test::uniform({n}, from, test::device(), 2));
           out.add(test::fresh({n}, to));
         }
         const Tensor f = flag();
@@ -53,8 +53,8 @@ TEST(MultiTensorScale, DetectsAtEveryPlace_OPT_10_A29) {
   for (const double bad : {INFINITY, -INFINITY, NAN})
     for (const std::int64_t at : {0, 40000, 77776})
       for (const auto dtype : {DType::f32, DType::f16}) {
-        const List in{test::from_function({100}, dtype, kCpu, [](std::int64_t) { return 4.0; }),
-                      test::from_function({77777}, dtype, kCpu, [=](std::int64_t i) { return i == at ? bad : 4.0; })};
+        const List in{test::from_function({100}, dtype, test::device(), [](std::int64_t) { return 4.0; }),
+                      test::from_function({77777}, dtype, test::device(), [=](std::int64_t i) { return i == at ? bad : 4.0; })};
         const Tensor f = flag();
         kernels::multi_tensor_scale({}, f.view(), in.views, in.const_views, 0.25, 65536);  // in place
         EXPECT_EQ(f.item(), 1) << bad << at;
@@ -74,8 +74,8 @@ TEST(MultiTensorScale, DetectsAtEveryPlace_OPT_10_A29) {
 
 TEST(MultiTensorAxpby, NumbersAndChecks_OPT_10_A30) {
   for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
-    const List x{test::from_function({5, 401}, dtype, kCpu, [](std::int64_t) { return 1.0; })},
-        y{test::from_function({5, 401}, dtype, kCpu, [](std::int64_t) { return 2.0; })},
+    const List x{test::from_function({5, 401}, dtype, test::device(), [](std::int64_t) { return 1.0; })},
+        y{test::from_function({5, 401}, dtype, test::device(), [](std::int64_t) { return 2.0; })},
         out{test::fresh({5, 401}, DType::f32)};
     const Tensor f = flag();
     if (dtype == DType::f64) {
@@ -120,7 +120,7 @@ TEST(MultiTensorL2Norm, NumbersAndFlags_OPT_10_A31) {
       double all = 0;
       std::vector<double> each;
       for (const std::int64_t n : {10, 0, 7777, 65537, 1}) {
-        many.add(test::uniform({n}, dtype, kCpu, static_cast<std::uint64_t>(n + 1)));
+        many.add(test::uniform({n}, dtype, test::device(), static_cast<std::uint64_t>(n + 1)));
         double sum = 0;
         for (const double v : test::to_f64(many.tensors.back())) sum += v * v;
         all += sum;
@@ -249,9 +249,9 @@ TEST(MultiTensorSgd, EveryTypeAgainstTheRules) {
                            .scale = 0.5};
         List p, m, g;
         for (const std::int64_t n : {1500, 0, 33, 1}) {
-          p.add(test::misaligned(test::uniform({n}, dtype, kCpu, 1)));
-          m.add(test::uniform({n}, accum_dtype(dtype), kCpu, 2));
-          g.add(test::uniform({n}, grad_dtype, kCpu, 3));
+          p.add(test::misaligned(test::uniform({n}, dtype, test::device(), 1)));
+          m.add(test::uniform({n}, accum_dtype(dtype), test::device(), 2));
+          g.add(test::uniform({n}, grad_dtype, test::device(), 3));
         }
         std::vector<std::vector<double>> want_p, want_m;
         const std::vector<std::uint8_t> first = {0, 1, 1, 0};
@@ -325,8 +325,8 @@ TEST(MultiTensor, EmptyTensorsKeepTheirPlace_OPT_10_A32) {
                             }()}) {
     List p, g;
     for (const auto n : sizes) {
-      p.add(test::from_function({n}, DType::f32, kCpu, [](std::int64_t) { return 1.0; }));
-      g.add(test::from_function({n}, DType::f32, kCpu, [](std::int64_t) { return 1.0; }));
+      p.add(test::from_function({n}, DType::f32, test::device(), [](std::int64_t) { return 1.0; }));
+      g.add(test::from_function({n}, DType::f32, test::device(), [](std::int64_t) { return 1.0; }));
     }
     kernels::multi_tensor_sgd({}, {}, p.views, {}, {}, g.const_views, {}, {.lr = 0.5});
     for (const auto& t : p.tensors)
@@ -337,9 +337,9 @@ TEST(MultiTensor, EmptyTensorsKeepTheirPlace_OPT_10_A32) {
 TEST(Flatten, PacksInMemoryOrderAndBack) {
   for (const auto flat_dtype : {DType::f64, DType::f32, DType::f16})
     for (const double scale : {1.0, 0.5}) {
-      const Tensor last = test::uniform({2, 3, 4, 5}, DType::f32, kCpu, 2, -1, 1, MemoryFormat::channels_last);
-      const List in{test::uniform({70001}, DType::f32, kCpu, 1), last, empty({0}),
-                    test::misaligned(test::uniform({7}, DType::f16, kCpu, 3))};
+      const Tensor last = test::uniform({2, 3, 4, 5}, DType::f32, test::device(), 2, -1, 1, MemoryFormat::channels_last);
+      const List in{test::uniform({70001}, DType::f32, test::device(), 1), last, empty({0}),
+                    test::misaligned(test::uniform({7}, DType::f16, test::device(), 3))};
       std::vector<double> want;
       for (const auto& t : in.tensors)
         for (const double v : test::to_f64(t.is_same(last) ? views::permute(t, {0, 2, 3, 1}) : t))

@@ -49,9 +49,9 @@ TEST_P(Pool2d, MatchesTheDefinition) {
       SCOPED_TRACE(concat(dtype, format == MemoryFormat::channels_last));
       // Few distinct values, so that equals occur in a window.
       const Tensor x = test::from_function(
-          xs, dtype, kCpu, [](std::int64_t i) { return std::floor(8 * test::unit(1, static_cast<std::uint64_t>(i))); },
+          xs, dtype, test::device(), [](std::int64_t i) { return std::floor(8 * test::unit(1, static_cast<std::uint64_t>(i))); },
           format);
-      const Tensor dy = test::uniform(ys, dtype, kCpu, 2, -1, 1, format);
+      const Tensor dy = test::uniform(ys, dtype, test::device(), 2, -1, 1, format);
       const auto v = test::to_f64(x), g = test::to_f64(dy);
       std::vector<double> high, where, average, d_max(v.size(), 0.0), d_average(v.size(), 0.0);
       for_each_output(ys, [&](std::int64_t n, std::int64_t c, std::int64_t i, std::int64_t j) {
@@ -76,7 +76,7 @@ TEST_P(Pool2d, MatchesTheDefinition) {
         d_max[index(xs, n, c, 0, 0) + static_cast<std::size_t>(at)] += dout;
         for (const auto k : window) d_average[k] += dout / divisor;
       });
-      const Tensor y = test::fresh(ys, dtype, format), indices = empty(ys, DType::i32, kCpu, format),
+      const Tensor y = test::fresh(ys, dtype, format), indices = empty(ys, DType::i32, test::device(), format),
                    dx = test::fresh(xs, dtype, format);
       kernels::max_pool2d({}, y.view(), indices.view(), x.view(), o);
       EXPECT_TRUE(test::equal(y, high));
@@ -102,8 +102,8 @@ TEST(AdaptiveAvgPool2d, MatchesTheDefinition) {
     for (const auto dtype : {DType::f64, DType::f32})
       for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
         const Dims ys{xs[0], xs[1], h, w};
-        const Tensor x = test::uniform(xs, dtype, kCpu, 1, -1, 1, format),
-                     dy = test::uniform(ys, dtype, kCpu, 2, -1, 1, format);
+        const Tensor x = test::uniform(xs, dtype, test::device(), 1, -1, 1, format),
+                     dy = test::uniform(ys, dtype, test::device(), 2, -1, 1, format);
         const auto v = test::to_f64(x), g = test::to_f64(dy);
         std::vector<double> mean, dx(v.size(), 0.0);
         for_each_output(ys, [&](std::int64_t n, std::int64_t c, std::int64_t i, std::int64_t j) {
@@ -133,10 +133,10 @@ TEST(Pool2d, GradientsMatchDifferences) {
   const Pool2dOptions o{.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}};
   const Dims xs{1, 2, 6, 5}, ys = kernels::pool2d_output_sizes(xs, o);
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-    const Tensor x = test::uniform(xs, DType::f64, kCpu, 3, -1, 1, format), y = empty(ys, DType::f64, kCpu, format),
-                 indices = empty(ys, DType::i32, kCpu, format);
+    const Tensor x = test::uniform(xs, DType::f64, test::device(), 3, -1, 1, format), y = empty(ys, DType::f64, test::device(), format),
+                 indices = empty(ys, DType::i32, test::device(), format);
     const Tensor dx = test::fresh_like(x), dy = test::weights_like(y),
-                 small = empty({1, 2, 2, 3}, DType::f64, kCpu, format);
+                 small = empty({1, 2, 2, 3}, DType::f64, test::device(), format);
     kernels::max_pool2d({}, y.view(), indices.view(), x.view(), o);
     kernels::max_pool2d_backward({}, dx.view(), dy.view(), indices.view(), o);
     EXPECT_TRUE(test::gradient_matches(x, dx, [&] {
@@ -160,7 +160,7 @@ TEST(Pool2d, NaNAndInfinity) {
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
     const Tensor x =
         test::from_list({1, 2, 2, 2}, DType::f32, {1, NAN, NAN, 7, -INFINITY, -INFINITY, -INFINITY, -INFINITY}, format);
-    const Tensor y = empty({1, 2, 1, 1}, DType::f32, kCpu, format), i = empty({1, 2, 1, 1}, DType::i32, kCpu, format);
+    const Tensor y = empty({1, 2, 1, 1}, DType::f32, test::device(), format), i = empty({1, 2, 1, 1}, DType::i32, test::device(), format);
     kernels::max_pool2d({}, y.view(), i.view(), x.view(), {});
     EXPECT_TRUE(test::equal(y, {std::nan(""), -INFINITY}));
     EXPECT_TRUE(test::equal(i, {1, 0}));
@@ -169,7 +169,7 @@ TEST(Pool2d, NaNAndInfinity) {
 
 TEST(Pool2d, BadArguments) {
   const Tensor x = empty({2, 3, 6, 6}), y = empty({2, 3, 3, 3}),
-               last = empty({2, 3, 3, 3}, DType::f32, kCpu, MemoryFormat::channels_last);
+               last = empty({2, 3, 3, 3}, DType::f32, test::device(), MemoryFormat::channels_last);
   const Tensor i = empty({2, 3, 3, 3}, DType::i32), none = empty({0, 3, 6, 6});
   kernels::max_pool2d({}, empty({0, 3, 3, 3}).view(), {}, none.view(), {});
   kernels::avg_pool2d_backward({}, none.view(), empty({0, 3, 3, 3}).view(), {});

@@ -28,7 +28,7 @@ TEST(Dropout, KeepMask_ATT_7_12) {
   for (std::uint64_t e = 0; e < 8; ++e) EXPECT_EQ(word(1234, 7, e), raw[e]);
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
     const Tensor x = test::from_function(
-        {1, 2, 2, 2}, DType::f32, kCpu, [](std::int64_t i) { return 3.0 * static_cast<double>(i + 1); }, format);
+        {1, 2, 2, 2}, DType::f32, test::device(), [](std::int64_t i) { return 3.0 * static_cast<double>(i + 1); }, format);
     const Tensor y = test::fresh_like(x), mask = empty_like(x, DType::boolean);
     kernels::dropout({}, y.view(), mask.view(), x.view(), 0.25, kState);
     EXPECT_TRUE(test::equal(mask, {1, 1, 1, 0, 1, 1, 1, 0}));
@@ -37,7 +37,7 @@ TEST(Dropout, KeepMask_ATT_7_12) {
 }
 
 TEST(Dropout, KeepRate_ATT_7_13) {
-  const Tensor x = test::from_function({1000000}, DType::f32, kCpu, [](std::int64_t) { return 1.0; }),
+  const Tensor x = test::from_function({1000000}, DType::f32, test::device(), [](std::int64_t) { return 1.0; }),
                y = empty_like(x);
   kernels::dropout({}, y.view(), {}, x.view(), 0.1, kState);
   double kept = 0;
@@ -51,7 +51,7 @@ TEST(Dropout, KeepRate_ATT_7_13) {
 }
 
 TEST(Dropout, GlobalRowsDecide) {
-  const Tensor x = test::from_function({6, 10}, DType::f64, kCpu, [](std::int64_t) { return 1.0; }),
+  const Tensor x = test::from_function({6, 10}, DType::f64, test::device(), [](std::int64_t) { return 1.0; }),
                all = empty_like(x);
   kernels::dropout({}, all.view(), {}, x.view(), 0.5, kState);
   for (int rank = 0; rank < 3; ++rank) {  // rank r of 3 holds rows r, r + 3
@@ -111,7 +111,7 @@ TEST(Random, HasItsMoments) {
 
 TEST(Random, SameForEveryThreadCountAndFormat) {
   const Dims sizes{7, 11, 40, 40};
-  const Tensor row = empty(sizes), last = empty(sizes, DType::f32, kCpu, MemoryFormat::channels_last);
+  const Tensor row = empty(sizes), last = empty(sizes, DType::f32, test::device(), MemoryFormat::channels_last);
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
   kernels::normal({}, row.view(), 0, 1, kState);

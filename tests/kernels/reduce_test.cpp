@@ -60,8 +60,8 @@ constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::mean, ReduceOp::max, Reduc
 TEST(Reduce, EverySetOfDimensionsInEveryLayout) {
   const Dims sizes{3, 5, 4, 7};
   for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
-    const Tensor row = test::uniform(sizes, dtype, kCpu, 1),
-                 last = test::uniform(sizes, dtype, kCpu, 1, -1, 1, MemoryFormat::channels_last);
+    const Tensor row = test::uniform(sizes, dtype, test::device(), 1),
+                 last = test::uniform(sizes, dtype, test::device(), 1, -1, 1, MemoryFormat::channels_last);
     for (int set = 1; set < 16; ++set) {
       std::vector<int> dims;
       Dims listed, kept, dropped;
@@ -94,7 +94,7 @@ TEST(Reduce, LongSumsAreAccurateAndTheSameForEveryThreadCount) {
       {{1000003}, {}}, {{70001, 16}, {0}}, {{16, 70001}, {1}}, {{70001, 16}, {1}}, {{300, 20, 100}, {0, 2}}};
   const int threads = omp_get_max_threads();
   for (const auto& [sizes, dims] : cases) {
-    const Tensor x = test::uniform(sizes, DType::f32, kCpu, 2, 0, 1);
+    const Tensor x = test::uniform(sizes, DType::f32, test::device(), 2, 0, 1);
     std::vector<int> set;
     for (int d = 0; d < x.dim(); ++d)
       if (dims.empty() || std::find(dims.begin(), dims.end(), d) != dims.end()) set.push_back(d);
@@ -111,7 +111,7 @@ TEST(Reduce, LongSumsAreAccurateAndTheSameForEveryThreadCount) {
 }
 
 TEST(Reduce, MixedTypesAndIntegers) {
-  const Tensor h = test::from_function({70000}, DType::f16, kCpu, [](std::int64_t) { return 1.0; }), f = empty({});
+  const Tensor h = test::from_function({70000}, DType::f16, test::device(), [](std::int64_t) { return 1.0; }), f = empty({});
   kernels::reduce({}, f.view(), h.view(), {}, ReduceOp::sum);
   EXPECT_EQ(f.item(), 70000);  // beyond f16, so the f32 result shows
   const Tensor b = from_values<bool>({2, 3}, {true, true, false, true, true, true}), n = empty({2}, DType::i64);
@@ -168,7 +168,7 @@ TEST(Reduce, BadArguments) {
 TEST(SumTo, ReversesBroadcasting) {
   for (const auto dtype : {DType::f64, DType::f32, DType::bf16})
     for (const Dims& small : {Dims{4}, Dims{3, 1}, Dims{2, 1, 4}, Dims{1}, Dims{}, Dims{2, 3, 4}, Dims{1, 3, 1}}) {
-      const Tensor x = test::uniform({2, 3, 4}, dtype, kCpu, 5), y = test::fresh(small, dtype);
+      const Tensor x = test::uniform({2, 3, 4}, dtype, test::device(), 5), y = test::fresh(small, dtype);
       kernels::sum_to({}, y.view(), x.view());
       Dims padded = Dims::filled(3 - small.size(), 1);
       for (const auto s : small) padded.push_back(s);
@@ -212,7 +212,7 @@ TEST(TopK, SortsByValueThenIndex) {
   kernels::topk({}, {}, column.view(), test::spread_out(x).view(), 1, 0);
   EXPECT_TRUE(test::equal(column, {0, 0, 0, 0, 0}));
   kernels::topk({}, empty({2, 0}, DType::f64).view(), {}, x.view(), 0, 1);
-  const Tensor random = test::uniform({7, 33}, DType::f32, kCpu, 9), best = empty({7, 33}, DType::f32);
+  const Tensor random = test::uniform({7, 33}, DType::f32, test::device(), 9), best = empty({7, 33}, DType::f32);
   kernels::topk({}, best.view(), {}, random.view(), 33, 1);
   const auto values = test::to_f64(random), sorted = test::to_f64(best);
   for (std::size_t r = 0; r < 7; ++r) {

@@ -4,24 +4,70 @@
 
 #include <cstdlib>
 #include <functional>
+#include <stdexcept>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "apex/core/tensor.hpp"
+#ifdef APEX_HAS_CUDA
+#include "apex/core/cuda.hpp"
+#endif
 #include "support/tolerance.hpp"
 
 // Tensors for tests, made and read element by element without any kernel.
 
 namespace apex::test {
 
-/// The devices every numeric case runs on. With APEX_REQUIRE_CUDA=1 a host without a device is a failure, so that a GPU
-/// job cannot pass by testing nothing.
-inline std::vector<Device> devices() {
-  const char* required = std::getenv("APEX_REQUIRE_CUDA");
-  if (!has_cuda && required != nullptr && required[0] == '1')
-    ADD_FAILURE() << "APEX_REQUIRE_CUDA=1, but this build has no CUDA backend";
-  return {kCpu};
+/// The device this run of the test program is for: APEX_TEST_DEVICE ("cpu", "cuda", "cuda:N"), the CPU unless set. The
+/// same cases are run once for each device, a process each.
+inline Device device() {
+  static const Device chosen = [] {
+    const char* name = std::getenv("APEX_TEST_DEVICE");
+    const auto parsed = parse_device(name == nullptr ? "cpu" : name);
+    if (!parsed) throw std::runtime_error("APEX_TEST_DEVICE is no device");
+    return *parsed;
+  }();
+  return chosen;
+}
+/// The devices a case runs on that loops over them by itself.
+inline std::vector<Device> devices() { return {device()}; }
+inline bool on_cuda() { return device().is_cuda(); }
+inline Context context() { return Context::current(device()); }
+
+/// A host copy of the same sizes and strides; t itself on the CPU.
+inline Tensor on_host(const Tensor& t) {
+  if (t.device().is_cpu()) return t;
+  const Dims& sizes = t.sizes();
+  std::int64_t last = 0;
+  for (int d = 0; d < sizes.size(); ++d) last += (sizes[d] > 0 ? sizes[d] - 1 : 0) * t.strides()[d];
+  const std::int64_t span = t.numel() == 0 ? 0 : last + 1;
+  const Tensor block = empty(Dims{span}, t.dtype(), kCpu);
+#ifdef APEX_HAS_CUDA
+  const Context ctx = t.context();
+  APEX_CHECK(cudaMemcpyAsync(block.raw_data(), t.raw_data(), static_cast<std::size_t>(span) * size_of(t.dtype()),
+                             cudaMemcpyDeviceToHost, cuda::stream_of(ctx)));
+  cuda::synchronize(ctx);
+#endif
+  return views::as_strided(block, sizes, t.strides(), 0);
+}
+
+/// Writes all that on_host gave back to t.
+inline void write_back(const Tensor& t, const Tensor& host) {
+  if (t.device().is_cpu() || t.numel() == 0) return;
+#ifdef APEX_HAS_CUDA
+  const Context ctx = t.context();
+  APEX_CHECK(cudaMemcpyAsync(t.raw_data(), host.raw_data(), host.storage()->bytes(), cudaMemcpyHostToDevice,
+                             cuda::stream_of(ctx)));
+  cuda::synchronize(ctx);
+#endif
+}
+/// A copy of t on the tests' device, strides and all.
+inline Tensor on_device(const Tensor& t) {
+  if (t.device() == device()) return t;
+  const Tensor out = empty_like(t, t.dtype(), device());
+  write_back(out, t);
+  return out;
 }
 
 /// Calls f(offset) for every element in row-major order; offset in elements from the tensor's first.
@@ -39,7 +85,8 @@ void for_each_offset(const Dims& sizes, const Dims& strides, F&& f) {
 }
 
 /// All elements as double, in row-major order.
-inline std::vector<double> to_f64(const Tensor& t) {
+inline std::vector<double> to_f64(const Tensor& where_it_is) {
+  const Tensor t = on_host(where_it_is);
   std::vector<double> out;
   out.reserve(static_cast<std::size_t>(t.numel()));
   visit_any(t.dtype(), "to_f64", [&]<class T>() {
@@ -50,12 +97,14 @@ inline std::vector<double> to_f64(const Tensor& t) {
 }
 
 /// Sets all elements in row-major order, each converted from double.
-inline void assign(const Tensor& t, const std::function<double(std::int64_t)>& value) {
+inline void assign(const Tensor& where_it_is, const std::function<double(std::int64_t)>& value) {
+  const Tensor t = on_host(where_it_is);
   visit_any(t.dtype(), "assign", [&]<class T>() {
     T* data = static_cast<T*>(t.raw_data());
     std::int64_t flat = 0;
     for_each_offset(t.sizes(), t.strides(), [&](std::int64_t at) { data[at] = static_cast<T>(value(flat++)); });
   });
+  write_back(where_it_is, t);
 }
 
 inline Tensor from_function(const Dims& sizes, DType dtype, Device device,
@@ -70,7 +119,7 @@ inline Tensor from_list(const Dims& sizes, DType dtype, const std::vector<double
                         MemoryFormat format = MemoryFormat::contiguous) {
   EXPECT_EQ(static_cast<std::int64_t>(values.size()), element_count(sizes));
   return from_function(
-      sizes, dtype, kCpu, [&](std::int64_t i) { return values[static_cast<std::size_t>(i)]; }, format);
+      sizes, dtype, device(), [&](std::int64_t i) { return values[static_cast<std::size_t>(i)]; }, format);
 }
 
 /// splitmix64: a small generator of the tests' own.
@@ -118,7 +167,7 @@ inline Tensor poisoned(Tensor t) {
   return t;
 }
 inline Tensor fresh(const Dims& sizes, DType dtype, MemoryFormat format = MemoryFormat::contiguous) {
-  return poisoned(empty(sizes, dtype, kCpu, format));
+  return poisoned(empty(sizes, dtype, device(), format));
 }
 inline Tensor fresh_like(const Tensor& t) { return poisoned(empty_like(t)); }
 

@@ -6,6 +6,10 @@
 #include <vector>
 
 #include "apex/core/storage.hpp"
+#ifdef APEX_HAS_CUDA
+#include "apex/core/cuda.hpp"
+#include "cuda/main_stream.hpp"
+#endif
 
 namespace apex {
 namespace {
@@ -16,6 +20,12 @@ std::vector<Context>& context_stack() {
 }  // namespace
 
 Workspace::Workspace(std::size_t bytes, Device device, void* stream) : bytes_(bytes), device_(device), stream_(stream) {
+#ifdef APEX_HAS_CUDA
+  if (device.is_cuda()) {
+    data_ = cuda::allocate(bytes, {device, stream});
+    return;
+  }
+#endif
   if (!device.is_cpu()) throw_not_built("Context::workspace", device);
   data_ = host_pool::allocate(bytes);
 }
@@ -34,12 +44,26 @@ Workspace& Workspace::operator=(Workspace&& other) noexcept {
   return *this;
 }
 
-Workspace::~Workspace() { host_pool::deallocate(data_, bytes_); }
+Workspace::~Workspace() {
+#ifdef APEX_HAS_CUDA
+  if (device_.is_cuda()) {
+    cuda::deallocate(data_, bytes_, {device_, stream_});
+    return;
+  }
+#endif
+  host_pool::deallocate(data_, bytes_);
+}
 
 Context Context::current(Device device) {
+#ifdef APEX_HAS_CUDA
+  if (device.is_cuda()) cuda::set_device(device.index);
+#endif
   const auto& stack = context_stack();
   for (auto it = stack.rbegin(); it != stack.rend(); ++it)
     if (it->device == device) return *it;
+#ifdef APEX_HAS_CUDA
+  if (device.is_cuda()) return Context{device, cuda::main_stream(device.index)};
+#endif
   return Context{device, nullptr};
 }
 

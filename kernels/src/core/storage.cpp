@@ -10,6 +10,9 @@
 #include <new>
 
 #include "apex/core/error.hpp"
+#ifdef APEX_HAS_CUDA
+#include "cuda/device_storage.hpp"
+#endif
 
 namespace apex {
 namespace host_pool {
@@ -145,13 +148,42 @@ Storage::Storage(void* data, std::size_t bytes, Device device, Deleter deleter)
     : data_(data), bytes_(bytes), device_(device), deleter_(std::move(deleter)) {}
 
 Storage::~Storage() {
-  if (deleter_)
+  if (deleter_) {
     deleter_(data_);
-  else
-    host_pool::deallocate(data_, bytes_);
+    return;
+  }
+#ifdef APEX_HAS_CUDA
+  if (device_.is_cuda()) {
+    cuda::release(data_, bytes_, {device_, stream_}, of_graph_, uses_);
+    return;
+  }
+#endif
+  host_pool::deallocate(data_, bytes_);
+}
+
+void Storage::add_use(const Context& ctx) {
+  if (ctx.device != device_ || ctx.stream == stream_) return;
+  for (const auto& use : uses_)
+    if (use.stream == ctx.stream) return;
+  uses_.push_back(ctx);
 }
 
 std::shared_ptr<Storage> Storage::allocate(std::size_t bytes, Device device) {
+#ifdef APEX_HAS_CUDA
+  if (device.is_cuda()) {
+    const Context ctx = Context::current(device);
+    const auto block = cuda::acquire(bytes, ctx);
+    try {
+      std::shared_ptr<Storage> out(new Storage(block.data, bytes, device, nullptr));
+      out->stream_ = ctx.stream;
+      out->of_graph_ = block.of_graph;
+      return out;
+    } catch (...) {
+      cuda::release(block.data, bytes, ctx, block.of_graph, {});
+      throw;
+    }
+  }
+#endif
   if (!device.is_cpu()) throw_not_built("Storage::allocate", device);
   void* data = host_pool::allocate(bytes);
   try {

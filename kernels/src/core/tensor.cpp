@@ -3,6 +3,9 @@
 #include "apex/core/tensor.hpp"
 
 #include <cstring>
+#ifdef APEX_HAS_CUDA
+#include "apex/core/cuda.hpp"
+#endif
 
 namespace apex {
 
@@ -77,11 +80,21 @@ void Tensor::check_dtype(DType wanted) const {
 
 double Tensor::item() const {
   if (numel() != 1) fail(Kind::argument, concat("item: tensor of sizes ", sizes(), " is not a single element"));
-  if (!device().is_cpu()) throw_not_built("item", device());
-  const void* at = raw_data();
+  alignas(8) std::byte bytes[8];
+  if (device().is_cpu()) {
+    std::memcpy(bytes, raw_data(), size_of(dtype()));
+  } else {
+#ifdef APEX_HAS_CUDA
+    const Context ctx = context();
+    APEX_CHECK(cudaMemcpyAsync(bytes, raw_data(), size_of(dtype()), cudaMemcpyDeviceToHost, cuda::stream_of(ctx)));
+    cuda::synchronize(ctx);
+#else
+    throw_not_built("item", device());
+#endif
+  }
   return visit_any(dtype(), "item", [&]<class T>() {
     T value;
-    std::memcpy(&value, at, sizeof value);
+    std::memcpy(&value, bytes, sizeof value);
     return static_cast<double>(value);
   });
 }
@@ -148,10 +161,12 @@ Tensor empty(const Dims& sizes, DType dtype, Device device, MemoryFormat format)
 
 Tensor empty_like(const Tensor& like) { return empty_like(like, like.dtype()); }
 
-Tensor empty_like(const Tensor& like, DType dtype) {
+Tensor empty_like(const Tensor& like, DType dtype) { return empty_like(like, dtype, like.device()); }
+
+Tensor empty_like(const Tensor& like, DType dtype, Device device) {
   if (is_non_overlapping_and_dense(like.sizes(), like.strides()))
-    return empty_strided(like.sizes(), like.strides(), dtype, like.device());
-  return empty(like.sizes(), dtype, like.device(), like.memory_format());
+    return empty_strided(like.sizes(), like.strides(), dtype, device);
+  return empty(like.sizes(), dtype, device, like.memory_format());
 }
 
 template <class T>

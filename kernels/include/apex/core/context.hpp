@@ -40,7 +40,8 @@ struct Context {
   /// Uninitialised scratch, 64-byte aligned. @throws Kind::exhausted
   Workspace workspace(std::size_t bytes) const { return Workspace(bytes, device, stream); }
 
-  /// The calling thread's current context of `device`: the innermost StreamGuard, else the default stream.
+  /// The calling thread's current context of `device`: the innermost StreamGuard, else the library's main stream of
+  /// that device. Makes a CUDA device the thread's own.
   static Context current(Device device);
 };
 

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
+#include "apex/core/context.hpp"
 #include "apex/core/device.hpp"
 
 namespace apex {
@@ -18,7 +20,8 @@ class Storage {
  public:
   using Deleter = std::function<void(void*)>;
 
-  /// Fresh, uninitialised bytes (at least 64-byte aligned) from the device's pool.
+  /// Fresh, uninitialised bytes (at least 64-byte aligned) from the device's pool. On CUDA they belong to the current
+  /// context's stream: usable by what is queued there from now on, and given back there, in order.
   /// @throws Kind::exhausted saying what was asked for and what is held
   static std::shared_ptr<Storage> allocate(std::size_t bytes, Device device);
   /// Adopts memory of somebody else's; `deleter` runs when the last tensor lets go.
@@ -34,6 +37,9 @@ class Storage {
   std::uint64_t version() const noexcept { return version_.load(std::memory_order_relaxed); }
   void raise_version() noexcept { version_.fetch_add(1, std::memory_order_relaxed); }
 
+  /// Notes that work on another stream uses these bytes (cuda::record_use).
+  void add_use(const Context& ctx);
+
  private:
   Storage(void* data, std::size_t bytes, Device device, Deleter deleter);
 
@@ -41,6 +47,9 @@ class Storage {
   std::size_t bytes_;
   Device device_;
   Deleter deleter_;
+  void* stream_ = nullptr;     // CUDA: where it was made
+  bool of_graph_ = false;      // CUDA: made while the stream was captured, so that it belongs to the graph
+  std::vector<Context> uses_;  // CUDA: other streams that work with it
   std::atomic<std::uint64_t> version_{0};
 };
 

@@ -68,7 +68,7 @@ class Tensor {
   }
   void* raw_data() const;
 
-  /// The only element, converted, on the host. @throws Kind::argument when numel() != 1
+  /// The only element, converted, on the host; on CUDA it waits for the current stream. @throws Kind::argument when numel() != 1
   double item() const;
 
   /// Gives this identity the storage, dtype, sizes and strides of `source`: casting, moving and converting a model
@@ -99,6 +99,7 @@ Tensor empty(const Dims& sizes, DType dtype = DType::f32, Device device = kCpu,
 /// Uninitialised, with the strides of `like` where it is dense, else its memory format.
 Tensor empty_like(const Tensor& like);
 Tensor empty_like(const Tensor& like, DType dtype);
+Tensor empty_like(const Tensor& like, DType dtype, Device device);
 /// A host tensor with a copy of `values`, row-major. @throws Kind::argument when the count does not fit the sizes
 template <class T>
 Tensor from_values(const Dims& sizes, std::span<const T> values);

@@ -17,6 +17,13 @@ namespace apex::kernels {
 /// @throws Kind::argument for sizes that do not broadcast or a device other than ctx.device
 void copy(const Context& ctx, View dst, ConstView src);
 
+/// dst = src between devices (one may be the host): same sizes and dtype. Where both are dense with equal strides it is
+/// one copy; else one side is laid out first. Queued on `ctx`, which belongs to one of the two devices; the caller's
+/// thread waits only where host memory is not page-locked (cuda::pinned_pool) and where a host result was laid out.
+/// On one device it is copy().
+/// @throws Kind::argument when sizes or dtypes differ or ctx belongs to neither
+void transfer(const Context& ctx, View dst, ConstView src);
+
 /// Every element of dst becomes `value`, converted as copy converts.
 /// @param dst  any dtype and strides
 void fill(const Context& ctx, View dst, double value);

@@ -50,6 +50,7 @@ struct SgdOptions {
   bool nesterov = false;
   bool wd_after_momentum = false;
   double scale = 1.0;     ///< gradients are multiplied by it first
+  ConstView lr_on_device{};  ///< f64, one element, on ctx.device: replaces `lr`, so that a captured step can change it
   ConstView inv_scale{};  ///< f32, one element, on ctx.device: multiplies `scale`; may be undefined
   ConstView found_inf{};  ///< f32, one element, on ctx.device: not 0 skips, like the flag; may be undefined
   std::int64_t chunk_size = kDefaultChunk;
