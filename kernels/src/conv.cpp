@@ -28,7 +28,7 @@ void check_operand(const char* op, const Context& ctx, const char* name, const C
 void check_problem(const char* op, const Context& ctx, const char* x_name, const ConstView& x, const char* w_name,
                    const ConstView& w, const char* y_name, const ConstView& y, const Conv2dOptions& options) {
   check_given(op, ctx, x_name, x);
-  check_wide_floating(op, x_name, x);
+  check_floating(op, x_name, x);
   check_operand(op, ctx, x_name, x, x.dtype);
   check_operand(op, ctx, w_name, w, x.dtype);
   check_operand(op, ctx, y_name, y, x.dtype);
@@ -92,7 +92,7 @@ void conv2d_backward_weight(const Context& ctx, View dw, View db, ConstView dy, 
     check_problem("conv2d_backward", ctx, "x", x, "dw", dw, "dy", dy, options);
   } else {
     check_given("conv2d_backward", ctx, "dy", dy);
-    check_wide_floating("conv2d_backward", "dy", dy);
+    check_floating("conv2d_backward", "dy", dy);
     check_rank("conv2d_backward", "dy", dy, 4);
   }
   check_optional("conv2d_backward", ctx, "db", db);

@@ -17,7 +17,7 @@ void check_matrix(const char* op, const Context& ctx, const char* name, const Co
 
 void matmul(const Context& ctx, View c, ConstView a, ConstView b, const MatmulOptions& options) {
   check_given("matmul", ctx, "c", c);
-  check_wide_floating("matmul", "c", c);
+  check_floating("matmul", "c", c);
   check_writable("matmul", "c", c);
   check_matrix("matmul", ctx, "a", a, c.dtype);
   check_matrix("matmul", ctx, "b", b, c.dtype);
@@ -41,7 +41,7 @@ void matmul(const Context& ctx, View c, ConstView a, ConstView b, const MatmulOp
 
 void linear_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bias) {
   check_given("linear", ctx, "y", y);
-  check_wide_floating("linear", "y", y);
+  check_floating("linear", "y", y);
   check_writable("linear", "y", y);
   check_matrix("linear", ctx, "x", x, y.dtype);
   check_matrix("linear", ctx, "w", w, y.dtype);
@@ -65,7 +65,7 @@ void linear_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstV
 
 void linear_backward_data(const Context& ctx, View dx, ConstView dy, ConstView w) {
   check_given("linear_backward", ctx, "dx", dx);
-  check_wide_floating("linear_backward", "dx", dx);
+  check_floating("linear_backward", "dx", dx);
   check_writable("linear_backward", "dx", dx);
   check_matrix("linear_backward", ctx, "dy", dy, dx.dtype);
   check_matrix("linear_backward", ctx, "w", w, dx.dtype);
@@ -84,7 +84,7 @@ void linear_backward_data(const Context& ctx, View dx, ConstView dy, ConstView w
 
 void linear_backward_weight(const Context& ctx, View dw, View db, ConstView dy, ConstView x) {
   check_given("linear_backward", ctx, "dy", dy);
-  check_wide_floating("linear_backward", "dy", dy);
+  check_floating("linear_backward", "dy", dy);
   check_matrix("linear_backward", ctx, "x", x, dy.dtype);
   check_rank("linear_backward", "dy", dy, 2);
   check_rank("linear_backward", "x", x, 2);

@@ -208,7 +208,8 @@ TEST(Conv2d, BadArguments) {
   EXPECT_TRUE(throws(Kind::argument, "rank 4", [&] { forward(empty({4, 6, 6}), w, y); }));
   EXPECT_TRUE(throws(Kind::argument, "copy it first", [&] { forward(test::spread_out(x), w, y); }));
   EXPECT_TRUE(throws(Kind::argument, "w is f64", [&] { forward(x, empty({8, 4, 3, 3}, DType::f64), y); }));
-  EXPECT_TRUE(throws(Kind::unsupported, "bf16", [&] { forward(empty({2, 4, 6, 6}, DType::bf16), w, y); }));
+  EXPECT_TRUE(throws(Kind::argument, "w is f32", [&] { forward(empty({2, 4, 6, 6}, DType::bf16), w, y); }));
+  EXPECT_TRUE(throws(Kind::unsupported, "i32", [&] { forward(empty({2, 4, 6, 6}, DType::i32), w, y); }));
   EXPECT_TRUE(throws(Kind::argument, "bias has sizes",
                      [&] { kernels::conv2d_forward({}, y.view(), x.view(), w.view(), empty({7}).view()); }));
   EXPECT_TRUE(throws(Kind::argument, "bias has stride 2",

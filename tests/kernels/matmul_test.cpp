@@ -91,7 +91,8 @@ TEST(Matmul, BadArguments) {
   EXPECT_TRUE(throws(Kind::argument, "do not give", [&] { kernels::matmul({}, c.view(), a.view(), a.view()); }));
   EXPECT_TRUE(throws(Kind::argument, "do not give", [&] { kernels::matmul({}, a.view(), a.view(), b.view()); }));
   EXPECT_TRUE(throws(Kind::argument, "a is i64", [&] { kernels::matmul({}, c.view(), i.view(), b.view()); }));
-  EXPECT_TRUE(throws(Kind::unsupported, "f16", [&] { kernels::matmul({}, h.view(), a.view(), b.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "a is f32", [&] { kernels::matmul({}, h.view(), a.view(), b.view()); }));
+  EXPECT_TRUE(throws(Kind::unsupported, "i64", [&] { kernels::matmul({}, i.view(), i.view(), i.view()); }));
   EXPECT_TRUE(throws(Kind::argument, "rank", [&] { kernels::matmul({}, empty({4}).view(), a.view(), b.view()); }));
   EXPECT_TRUE(throws(Kind::argument, "rank 2", [&] {
     kernels::matmul({}, c.view(), empty({1, 2, 3}).view(), b.view());

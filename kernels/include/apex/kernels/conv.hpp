@@ -32,8 +32,9 @@ Dims conv2d_output_sizes(const Dims& x, const Dims& w, const Conv2dOptions& opti
 /// @param x     [N, C, H, W], dense NCHW or dense channels-last, whatever y is
 /// @param w     [K, C/groups, R, S], dense row-major or dense channels-last
 /// @param bias  [K] with stride 1, or undefined
-/// f32 through the vendor library, f64 in a fixed order, the same for every thread count. Deterministic for a thread
-/// count. N == 0 does nothing.
+/// All operands have one floating dtype; 16 bits are computed in f32 and rounded once. On the CPU f32 goes through the
+/// vendor library, f64 sums in a fixed order, the same for every thread count; deterministic for a thread count. On
+/// CUDA see backend.hpp. N == 0 does nothing.
 /// @throws Kind::argument when shapes, strides, dtypes or devices do not fit; Kind::unsupported for other dtypes
 void conv2d_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bias,
                     const Conv2dOptions& options = {});

@@ -5,8 +5,9 @@
 #include "apex/core/context.hpp"
 #include "apex/core/view.hpp"
 
-// Any strides. Operands with one dimension of stride 1, transposed views among them, go to the vendor library as they
-// are; on the CPU f64, and f32 of other strides, take our own loops, which sum in a fixed order for every thread count.
+// f64, f32, f16, bf16; 16 bits are computed in f32 and rounded once. Any strides. Operands with one dimension of
+// stride 1, transposed views among them, go to the vendor library as they are. On the CPU f64, and f32 of other strides,
+// take our own loops, which sum in a fixed order for every thread count; on CUDA other strides are copied first.
 
 namespace apex::kernels {
 
@@ -17,11 +18,11 @@ struct MatmulOptions {
 
 /// c = alpha * a b + beta * c
 ///
-/// @param c  [m, n]  or [batch, m, n]; f32 or f64; no stride 0; shares no memory with a or b
+/// @param c  [m, n]  or [batch, m, n]; any floating dtype; no stride 0; shares no memory with a or b
 /// @param a  [m, k]  or [batch, m, k]; c's dtype; batch stride 0 (or size 1) is one matrix for all
 /// @param b  [k, n]  or [batch, k, n]
 /// k == 0 gives beta * c.
-/// @throws Kind::argument when shapes, dtypes or devices do not fit; Kind::unsupported for 16-bit and integer dtypes
+/// @throws Kind::argument when shapes, dtypes or devices do not fit; Kind::unsupported for integer dtypes
 void matmul(const Context& ctx, View c, ConstView a, ConstView b, const MatmulOptions& options = {});
 
 /// y = x w^T + bias
