@@ -67,6 +67,15 @@ void check_running(const Context& ctx, const ConstView& mean, const ConstView& v
   check_parameter(ctx, "running_var", var, x);
 }
 
+/// One i64, or not given.
+void check_counter(const Context& ctx, const ConstView& v) {
+  check_optional(kOp, ctx, "batches_tracked", v);
+  if (!v.defined()) return;
+  check_dtype(kOp, "batches_tracked", v, DType::i64);
+  if (v.numel() != 1)
+    fail(Kind::argument, concat(kOp, ": batches_tracked has sizes ", v.sizes, ", wanted one element"));
+}
+
 /// What all backward functions take alike.
 void check_backward(const Context& ctx, const View& dresidual, const ConstView& dy, const ConstView& y,
                     const ConstView& x, const ConstView& weight, const ConstView& bias, bool relu) {
@@ -91,6 +100,7 @@ void batch_norm_forward(const Context& ctx, View y, View mean, View inv_std, Vie
   check_running(ctx, running_mean, running_var, x);
   check_parameter(ctx, "weight", weight, x);
   check_parameter(ctx, "bias", bias, x);
+  check_counter(ctx, options.batches_tracked);
   check_eps(options.eps);
   if (x.numel() == x.size(1) && x.numel() > 0)
     fail(Kind::argument, concat(kOp, ": training needs more than one value per channel, x has sizes ", x.sizes));

@@ -20,7 +20,8 @@ namespace apex::kernels {
 struct BatchNormOptions {
   double eps = 1e-5;  ///< added to the variance; > 0
   bool relu = false;  ///< y = max(., 0), fused; NaN stays NaN
-  View batches_tracked{};  ///< i64, one element, on ctx.device: training forward raises it by one; may be undefined
+  View batches_tracked{};  ///< i64, one element, on ctx.device: batch_norm_forward raises it by one (an empty x
+                           ///< counts too); may be undefined. The other ops ignore it
 };
 
 /// Training forward.
