@@ -1,16 +1,19 @@
+
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/kernels/batch_norm.hpp"
 
 #include <omp.h>
 
-#include "support/tensors.hpp"
+#include "support/on_device.hpp"
 
 namespace apex {
 namespace {
 
 using kernels::BatchNormOptions;
+using test::make;
 using test::throws;
+using test::values;
 
 constexpr double kEps = 1e-5;
 
@@ -119,16 +122,16 @@ void check(const Case& c, DType dtype, bool affine, bool with_residual, bool rel
     moved_mean[i] = 0.9 * moved_mean[i] + 0.1 * want.mean[i];
     moved_var[i] = 0.9 * moved_var[i] + 0.1 * want.var[i] * static_cast<double>(rows) / static_cast<double>(rows - 1);
   }
-  kernels::batch_norm_forward({}, y.view(), mean.view(), inv_std.view(), running_mean.view(), running_var.view(),
-                              x.view(), weight.view(), bias.view(), residual.view(), 0.1, options);
+  kernels::batch_norm_forward(test::context(), y.view(), mean.view(), inv_std.view(), running_mean.view(),
+                              running_var.view(), x.view(), weight.view(), bias.view(), residual.view(), 0.1, options);
   EXPECT_TRUE(test::close(y, want.y, forward_bound));
   EXPECT_TRUE(test::close(mean, want.mean, test::forward_tolerance(acc)));
   EXPECT_TRUE(test::close(inv_std, want.inv_std, test::forward_tolerance(acc)));
   EXPECT_TRUE(test::close(running_mean, moved_mean, test::forward_tolerance(acc)));
   EXPECT_TRUE(test::close(running_var, moved_var, test::forward_tolerance(acc)));
   const Tensor in_place = test::misaligned(x);
-  kernels::batch_norm_forward({}, in_place.view(), mean.view(), inv_std.view(), {}, {}, in_place.view(), weight.view(),
-                              bias.view(), residual.view(), 0.1, options);
+  kernels::batch_norm_forward(test::context(), in_place.view(), mean.view(), inv_std.view(), {}, {}, in_place.view(),
+                              weight.view(), bias.view(), residual.view(), 0.1, options);
   EXPECT_EQ(test::to_f64(in_place), test::to_f64(y));
 
   const Tensor dx = test::fresh_like(x), dresidual = test::fresh_like(x), dweight = test::fresh({channels}, acc),
@@ -136,34 +139,35 @@ void check(const Case& c, DType dtype, bool affine, bool with_residual, bool rel
   for (const bool from_output : {true, false}) {
     if (!from_output && with_residual && relu) continue;  // the mask needs the output then
     const ConstView out = from_output ? y.view() : View{};
-    kernels::batch_norm_backward({}, test::poisoned(dx).view(), {}, dweight.view(), dbias.view(), dy.view(), out,
-                                 x.view(), weight.view(), bias.view(), mean.view(), inv_std.view(), options);
+    kernels::batch_norm_backward(test::context(), test::poisoned(dx).view(), {}, dweight.view(), dbias.view(),
+                                 dy.view(), out, x.view(), weight.view(), bias.view(), mean.view(), inv_std.view(),
+                                 options);
     EXPECT_TRUE(test::close(dx, want.dx, backward_bound));
     EXPECT_TRUE(test::close(dweight, want.dweight, sum_bound));
     EXPECT_TRUE(test::close(dbias, want.dbias, dtype == acc ? sum_bound : test::sum_tolerance(dtype, rows)));
-    kernels::batch_norm_backward({}, test::poisoned(dx).view(), dresidual.view(), {}, {}, dy.view(), out, x.view(),
-                                 weight.view(), bias.view(), mean.view(), inv_std.view(), options);
+    kernels::batch_norm_backward(test::context(), test::poisoned(dx).view(), dresidual.view(), {}, {}, dy.view(), out,
+                                 x.view(), weight.view(), bias.view(), mean.view(), inv_std.view(), options);
     EXPECT_TRUE(test::close(dx, want.dx, backward_bound));
     EXPECT_TRUE(test::equal(dresidual, want.dresidual));
   }
   const Tensor over_dy = test::misaligned(dy);  // the gradient of the residual may replace dy, dx may replace dy
-  kernels::batch_norm_backward({}, {}, over_dy.view(), dweight.view(), {}, over_dy.view(), y.view(), x.view(),
-                               weight.view(), bias.view(), mean.view(), inv_std.view(), options);
+  kernels::batch_norm_backward(test::context(), {}, over_dy.view(), dweight.view(), {}, over_dy.view(), y.view(),
+                               x.view(), weight.view(), bias.view(), mean.view(), inv_std.view(), options);
   EXPECT_TRUE(test::equal(over_dy, want.dresidual));
   const Tensor dx_over_dy = test::misaligned(dy);
-  kernels::batch_norm_backward({}, dx_over_dy.view(), {}, {}, {}, dx_over_dy.view(), y.view(), x.view(), weight.view(),
-                               bias.view(), mean.view(), inv_std.view(), options);
+  kernels::batch_norm_backward(test::context(), dx_over_dy.view(), {}, {}, {}, dx_over_dy.view(), y.view(), x.view(),
+                               weight.view(), bias.view(), mean.view(), inv_std.view(), options);
   EXPECT_EQ(test::to_f64(dx_over_dy), test::to_f64(dx));
 
   in.given_mean = test::to_f64(running_mean);
   in.given_var = test::to_f64(running_var);
   const auto frozen = reference(c.sizes, in);
-  kernels::batch_norm_inference({}, test::poisoned(y).view(), x.view(), running_mean.view(), running_var.view(),
-                                weight.view(), bias.view(), residual.view(), options);
+  kernels::batch_norm_inference(test::context(), test::poisoned(y).view(), x.view(), running_mean.view(),
+                                running_var.view(), weight.view(), bias.view(), residual.view(), options);
   EXPECT_TRUE(test::close(y, frozen.y, forward_bound));
-  kernels::batch_norm_inference_backward({}, test::poisoned(dx).view(), dresidual.view(), dweight.view(), dbias.view(),
-                                         dy.view(), y.view(), x.view(), weight.view(), bias.view(), running_mean.view(),
-                                         running_var.view(), options);
+  kernels::batch_norm_inference_backward(test::context(), test::poisoned(dx).view(), dresidual.view(), dweight.view(),
+                                         dbias.view(), dy.view(), y.view(), x.view(), weight.view(), bias.view(),
+                                         running_mean.view(), running_var.view(), options);
   EXPECT_TRUE(test::close(dx, frozen.dx, backward_bound));
   EXPECT_TRUE(test::equal(dresidual, frozen.dresidual));
   EXPECT_TRUE(test::close(dweight, frozen.dweight, sum_bound));
@@ -187,23 +191,26 @@ TEST(BatchNormPieces, ComposeToTheWhole) {
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
     const Tensor x = test::uniform({3, 20, 5, 6}, DType::f32, test::device(), 1, -1, 1, format),
                  dy = test::uniform({3, 20, 5, 6}, DType::f32, test::device(), 2, -1, 1, format);
-    const Tensor w = test::uniform({20}, DType::f32, test::device(), 3), b = test::uniform({20}, DType::f32, test::device(), 4);
+    const Tensor w = test::uniform({20}, DType::f32, test::device(), 3),
+                 b = test::uniform({20}, DType::f32, test::device(), 4);
     const auto vector = [] { return test::fresh({20}, DType::f32); };
     const Tensor mean = vector(), var = vector(), inv_std = vector(), mean2 = vector(), inv_std2 = vector(),
                  s1 = vector(), s2 = vector(), dw = vector(), db = vector();
     const Tensor y = test::fresh_like(x), y2 = test::fresh_like(x), dx = test::fresh_like(x), dx2 = test::fresh_like(x);
-    kernels::batch_norm_statistics({}, mean.view(), var.view(), x.view());
-    kernels::batch_norm_finish_statistics({}, inv_std.view(), {}, {}, mean.view(), var.view(), 90, 0.1, kEps);
-    kernels::batch_norm_apply({}, y.view(), x.view(), mean.view(), inv_std.view(), w.view(), b.view(), {}, true);
-    kernels::batch_norm_forward({}, y2.view(), mean2.view(), inv_std2.view(), {}, {}, x.view(), w.view(), b.view(), {},
-                                0.1, {.eps = kEps, .relu = true});
+    kernels::batch_norm_statistics(test::context(), mean.view(), var.view(), x.view());
+    kernels::batch_norm_finish_statistics(test::context(), inv_std.view(), {}, {}, mean.view(), var.view(), 90, 0.1,
+                                          kEps);
+    kernels::batch_norm_apply(test::context(), y.view(), x.view(), mean.view(), inv_std.view(), w.view(), b.view(), {},
+                              true);
+    kernels::batch_norm_forward(test::context(), y2.view(), mean2.view(), inv_std2.view(), {}, {}, x.view(), w.view(),
+                                b.view(), {}, 0.1, {.eps = kEps, .relu = true});
     EXPECT_EQ(test::to_f64(y), test::to_f64(y2));
-    kernels::batch_norm_backward_reduce({}, s1.view(), s2.view(), {}, dy.view(), {}, x.view(), w.view(), b.view(),
-                                        mean.view(), inv_std.view(), true);
-    kernels::batch_norm_backward_apply({}, dx.view(), dy.view(), {}, x.view(), w.view(), b.view(), mean.view(),
-                                       inv_std.view(), s1.view(), s2.view(), 90, true);
-    kernels::batch_norm_backward({}, dx2.view(), {}, dw.view(), db.view(), dy.view(), {}, x.view(), w.view(), b.view(),
-                                 mean.view(), inv_std.view(), {.eps = kEps, .relu = true});
+    kernels::batch_norm_backward_reduce(test::context(), s1.view(), s2.view(), {}, dy.view(), {}, x.view(), w.view(),
+                                        b.view(), mean.view(), inv_std.view(), true);
+    kernels::batch_norm_backward_apply(test::context(), dx.view(), dy.view(), {}, x.view(), w.view(), b.view(),
+                                       mean.view(), inv_std.view(), s1.view(), s2.view(), 90, true);
+    kernels::batch_norm_backward(test::context(), dx2.view(), {}, dw.view(), db.view(), dy.view(), {}, x.view(),
+                                 w.view(), b.view(), mean.view(), inv_std.view(), {.eps = kEps, .relu = true});
     EXPECT_TRUE(test::close(dx, test::to_f64(dx2), {1e-6, 1e-7}));
     EXPECT_EQ(test::to_f64(s1), test::to_f64(db));
   }
@@ -214,9 +221,9 @@ TEST(BatchNorm, LargeOffset_PAR_15_22) {
     const Tensor x = test::from_list({4, 2, 1, 1}, DType::f32, {10000, -3, 10001, -3, 10002, -3, 10003, -3}, format);
     const Tensor y = test::fresh_like(x), mean = test::fresh({2}, DType::f32), var = test::fresh({2}, DType::f32),
                  inv = test::fresh({2}, DType::f32);
-    kernels::batch_norm_statistics({}, mean.view(), var.view(), x.view());
+    kernels::batch_norm_statistics(test::context(), mean.view(), var.view(), x.view());
     EXPECT_TRUE(test::close(var, {1.25, 0}, {0, 1e-6}));
-    kernels::batch_norm_forward({}, y.view(), mean.view(), inv.view(), {}, {}, x.view(), {}, {}, {}, 0.1);
+    kernels::batch_norm_forward(test::context(), y.view(), mean.view(), inv.view(), {}, {}, x.view(), {}, {}, {}, 0.1);
     EXPECT_TRUE(test::close(y, {-1.341635, 0, -0.447212, 0, 0.447212, 0, 1.341635, 0}, {0, 1e-5}));
   }
   // And where there are many values: 10^4 + small, in several groups of partial sums.
@@ -225,24 +232,24 @@ TEST(BatchNorm, LargeOffset_PAR_15_22) {
     const Tensor x = test::uniform(sizes, DType::f32, test::device(), 9, 10000, 10001, format),
                  mean = test::fresh({3}, DType::f32), var = test::fresh({3}, DType::f32);
     const auto want = reference(sizes, {test::to_f64(x), {}, {}, {}, std::vector<double>(60000, 0.0), {}, {}, false});
-    kernels::batch_norm_statistics({}, mean.view(), var.view(), x.view());
+    kernels::batch_norm_statistics(test::context(), mean.view(), var.view(), x.view());
     EXPECT_TRUE(test::close(var, want.var, {1e-5, 0}));
     EXPECT_TRUE(test::close(mean, want.mean, {1e-7, 0}));
   }
 }
 
 TEST(BatchNorm, ResidualAndReLU_PAR_15_25) {
-  const Tensor x = from_values<float>({3, 1, 1}, {1, 3, 5}), z = from_values<float>({3, 1, 1}, {2, -2, -0.25f}),
-               dy = from_values<float>({3, 1, 1}, {1, 2, 3});
-  const Tensor b = from_values<float>({1}, {0.5f}), w = from_values<float>({1}, {1});
+  const Tensor x = values<float>({3, 1, 1}, {1, 3, 5}), z = values<float>({3, 1, 1}, {2, -2, -0.25f}),
+               dy = values<float>({3, 1, 1}, {1, 2, 3});
+  const Tensor b = values<float>({1}, {0.5f}), w = values<float>({1}, {1});
   const Tensor y = test::fresh_like(x), mean = test::fresh({1}, DType::f32), inv = test::fresh({1}, DType::f32),
                dx = test::fresh_like(x), dz = test::fresh_like(x), dw = test::fresh({1}, DType::f32),
                db = test::fresh({1}, DType::f32);
-  kernels::batch_norm_forward({}, y.view(), mean.view(), inv.view(), {}, {}, x.view(), w.view(), b.view(), z.view(),
-                              0.1, {.relu = true});
+  kernels::batch_norm_forward(test::context(), y.view(), mean.view(), inv.view(), {}, {}, x.view(), w.view(), b.view(),
+                              z.view(), 0.1, {.relu = true});
   EXPECT_TRUE(test::close(y, {1.2752574, 0, 1.4747426}, {0, 1e-5}));
-  kernels::batch_norm_backward({}, dx.view(), dz.view(), dw.view(), db.view(), dy.view(), y.view(), x.view(), w.view(),
-                               b.view(), mean.view(), inv.view(), {.relu = true});
+  kernels::batch_norm_backward(test::context(), dx.view(), dz.view(), dw.view(), db.view(), dy.view(), y.view(),
+                               x.view(), w.view(), b.view(), mean.view(), inv.view(), {.relu = true});
   EXPECT_TRUE(test::equal(dz, {1, 0, 3}));
   EXPECT_TRUE(test::close(dx, {0.4082452, -0.8164951, 0.4082498}, {0, 1e-5}));
   EXPECT_TRUE(test::close(dw, {-1.2247426 + 3.6742277}, {0, 1e-5}));
@@ -250,13 +257,13 @@ TEST(BatchNorm, ResidualAndReLU_PAR_15_25) {
 }
 
 TEST(BatchNorm, Eval_PAR_15_26) {
-  const Tensor x = from_values<float>({3, 1}, {1, 3, -1}), m = from_values<float>({1}, {1}),
-               v = from_values<float>({1}, {4}), w = from_values<float>({1}, {3}), b = from_values<float>({1}, {0.5f});
-  const Tensor y = test::fresh_like(x), dx = test::fresh_like(x), one = from_values<float>({3, 1}, {1, 1, 1});
-  kernels::batch_norm_inference({}, y.view(), x.view(), m.view(), v.view(), w.view(), b.view(), {});
+  const Tensor x = values<float>({3, 1}, {1, 3, -1}), m = values<float>({1}, {1}), v = values<float>({1}, {4}),
+               w = values<float>({1}, {3}), b = values<float>({1}, {0.5f});
+  const Tensor y = test::fresh_like(x), dx = test::fresh_like(x), one = values<float>({3, 1}, {1, 1, 1});
+  kernels::batch_norm_inference(test::context(), y.view(), x.view(), m.view(), v.view(), w.view(), b.view(), {});
   EXPECT_TRUE(test::close(y, {0.5, 3.4999963, -2.4999963}, {0, 1e-6}));
-  kernels::batch_norm_inference_backward({}, dx.view(), {}, {}, {}, one.view(), {}, x.view(), w.view(), b.view(),
-                                         m.view(), v.view());
+  kernels::batch_norm_inference_backward(test::context(), dx.view(), {}, {}, {}, one.view(), {}, x.view(), w.view(),
+                                         b.view(), m.view(), v.view());
   EXPECT_TRUE(test::close(dx, {1.4999981, 1.4999981, 1.4999981}, {0, 1e-6}));
 }
 
@@ -265,19 +272,20 @@ TEST(BatchNorm, GradientsMatchDifferences) {
     for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
       const Tensor x = test::uniform({3, 4, 2, 3}, DType::f64, test::device(), 1, -1, 1, format),
                    z = test::uniform({3, 4, 2, 3}, DType::f64, test::device(), 2, -1, 1, format);
-      const Tensor w = test::uniform({4}, DType::f64, test::device(), 3, 0.5, 1.5), b = test::uniform({4}, DType::f64, test::device(), 4),
-                   y = empty_like(x), mean = empty({4}, DType::f64), inv = empty({4}, DType::f64);
+      const Tensor w = test::uniform({4}, DType::f64, test::device(), 3, 0.5, 1.5),
+                   b = test::uniform({4}, DType::f64, test::device(), 4), y = empty_like(x),
+                   mean = make({4}, DType::f64), inv = make({4}, DType::f64);
       const Tensor dx = test::fresh_like(x), dz = test::fresh_like(x), dw = test::fresh_like(w),
                    db = test::fresh_like(b), dy = test::weights_like(y);
       const BatchNormOptions o{.eps = kEps, .relu = relu};
       const auto loss = [&] {
-        kernels::batch_norm_forward({}, y.view(), mean.view(), inv.view(), {}, {}, x.view(), w.view(), b.view(),
-                                    z.view(), 0.1, o);
+        kernels::batch_norm_forward(test::context(), y.view(), mean.view(), inv.view(), {}, {}, x.view(), w.view(),
+                                    b.view(), z.view(), 0.1, o);
         return test::weighted_sum(y);
       };
       loss();
-      kernels::batch_norm_backward({}, dx.view(), dz.view(), dw.view(), db.view(), dy.view(), y.view(), x.view(),
-                                   w.view(), b.view(), mean.view(), inv.view(), o);
+      kernels::batch_norm_backward(test::context(), dx.view(), dz.view(), dw.view(), db.view(), dy.view(), y.view(),
+                                   x.view(), w.view(), b.view(), mean.view(), inv.view(), o);
       EXPECT_TRUE(test::gradient_matches(x, dx, loss));
       EXPECT_TRUE(test::gradient_matches(z, dz, loss));
       EXPECT_TRUE(test::gradient_matches(w, dw, loss));
@@ -289,13 +297,14 @@ TEST(BatchNorm, SameBitsForEveryThreadCount) {
   const int threads = omp_get_max_threads();
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
     const Tensor x = test::uniform({16, 24, 20, 20}, DType::f32, test::device(), 1, -1, 1, format), y = empty_like(x),
-                 mean = empty({24}), inv = empty({24}), dx = empty_like(x), dw = empty({24});
+                 mean = make({24}), inv = make({24}), dx = empty_like(x), dw = make({24});
     std::vector<std::vector<double>> results;
     for (const int t : {1, 2, 3}) {
       omp_set_num_threads(t);
-      kernels::batch_norm_forward({}, y.view(), mean.view(), inv.view(), {}, {}, x.view(), {}, {}, {}, 0.1);
-      kernels::batch_norm_backward({}, dx.view(), {}, dw.view(), {}, x.view(), {}, y.view(), {}, {}, mean.view(),
-                                   inv.view());
+      kernels::batch_norm_forward(test::context(), y.view(), mean.view(), inv.view(), {}, {}, x.view(), {}, {}, {},
+                                  0.1);
+      kernels::batch_norm_backward(test::context(), dx.view(), {}, dw.view(), {}, x.view(), {}, y.view(), {}, {},
+                                   mean.view(), inv.view());
       auto all = test::to_f64(y);
       for (const auto& t2 : {mean, inv, dx, dw})
         for (const double v : test::to_f64(t2)) all.push_back(v);
@@ -308,53 +317,78 @@ TEST(BatchNorm, SameBitsForEveryThreadCount) {
 }
 
 TEST(BatchNorm, EmptyInputAndNaN) {
-  const Tensor x = empty({0, 3, 4, 4}), mean = test::fresh({3}, DType::f32), inv = test::fresh({3}, DType::f32),
-               rm = from_values<float>({3}, {1, 2, 3}), rv = from_values<float>({3}, {4, 5, 6});
-  kernels::batch_norm_forward({}, x.view(), mean.view(), inv.view(), rm.view(), rv.view(), x.view(), {}, {}, {}, 0.1);
+  const Tensor x = make({0, 3, 4, 4}), mean = test::fresh({3}, DType::f32), inv = test::fresh({3}, DType::f32),
+               rm = values<float>({3}, {1, 2, 3}), rv = values<float>({3}, {4, 5, 6});
+  kernels::batch_norm_forward(test::context(), x.view(), mean.view(), inv.view(), rm.view(), rv.view(), x.view(), {},
+                              {}, {}, 0.1);
   EXPECT_TRUE(test::equal(rm, {1, 2, 3}));
   EXPECT_TRUE(test::equal(rv, {4, 5, 6}));
   EXPECT_TRUE(test::equal(mean, {0, 0, 0}));
   const Tensor dw = test::fresh({3}, DType::f32), db = test::fresh({3}, DType::f32);
-  kernels::batch_norm_backward({}, x.view(), {}, dw.view(), db.view(), x.view(), {}, x.view(), {}, {}, mean.view(),
-                               inv.view());
+  kernels::batch_norm_backward(test::context(), x.view(), {}, dw.view(), db.view(), x.view(), {}, x.view(), {}, {},
+                               mean.view(), inv.view());
   EXPECT_TRUE(test::equal(dw, {0, 0, 0}));
   EXPECT_TRUE(test::equal(db, {0, 0, 0}));
-  const Tensor n = from_values<float>({2, 2}, {NAN, -1, 1, -2}), y = test::fresh({2, 2}, DType::f32),
-               m = from_values<float>({2}, {0, 0}), v = from_values<float>({2}, {1, 1});
-  kernels::batch_norm_inference({}, y.view(), n.view(), m.view(), v.view(), {}, {}, {}, {.relu = true});
+  const Tensor n = values<float>({2, 2}, {NAN, -1, 1, -2}), y = test::fresh({2, 2}, DType::f32),
+               m = values<float>({2}, {0, 0}), v = values<float>({2}, {1, 1});
+  kernels::batch_norm_inference(test::context(), y.view(), n.view(), m.view(), v.view(), {}, {}, {}, {.relu = true});
   EXPECT_TRUE(test::close(y, {std::nan(""), 0, 1, 0}, {1e-4, 0}));
 }
 
+TEST(BatchNorm, CountsItsBatches) {
+  const Tensor count = values<std::int64_t>({}, {41}), x = test::uniform({4, 3}, DType::f32, test::device(), 1),
+               y = test::fresh_like(x), mean = make({3}), inv = make({3}), none = make({0, 3});
+  const BatchNormOptions o{.batches_tracked = count.view()};
+  const auto forward = [&](const Tensor& in, const Tensor& out) {
+    kernels::batch_norm_forward(test::context(), out.view(), mean.view(), inv.view(), {}, {}, in.view(), {}, {}, {},
+                                0.1, o);
+  };
+  forward(x, y);
+  EXPECT_EQ(count.item(), 42);
+  forward(x, y);
+  forward(none, none);
+  EXPECT_EQ(count.item(), 44);
+  kernels::batch_norm_inference(test::context(), y.view(), x.view(), mean.view(), inv.view(), {}, {}, {}, o);
+  EXPECT_EQ(count.item(), 44);
+}
+
 TEST(BatchNorm, BadArguments) {
-  const Tensor x = empty({2, 3, 4, 4}), y = empty({2, 3, 4, 4}), mean = empty({3}), inv = empty({3}), w = empty({3});
+  const Tensor x = make({2, 3, 4, 4}), y = make({2, 3, 4, 4}), mean = make({3}), inv = make({3}), w = make({3});
   const auto forward = [&](const Tensor& px, const Tensor& py, const Tensor& m, const Tensor& weight,
                            const Tensor& rm = {}, const Tensor& rv = {}, const BatchNormOptions& o = {}) {
-    kernels::batch_norm_forward({}, py.view(), m.view(), inv.view(), rm.view(), rv.view(), px.view(), weight.view(), {},
-                                {}, 0.1, o);
+    kernels::batch_norm_forward(test::context(), py.view(), m.view(), inv.view(), rm.view(), rv.view(), px.view(),
+                                weight.view(), {}, {}, 0.1, o);
   };
-  EXPECT_TRUE(throws(Kind::argument, "more than one value", [&] { forward(empty({1, 3}), empty({1, 3}), mean, w); }));
-  EXPECT_TRUE(throws(Kind::argument, "rank 2 to 5", [&] { forward(empty({3}), y, mean, w); }));
+  EXPECT_TRUE(throws(Kind::argument, "more than one value", [&] { forward(make({1, 3}), make({1, 3}), mean, w); }));
+  EXPECT_TRUE(throws(Kind::argument, "rank 2 to 5", [&] { forward(make({3}), y, mean, w); }));
   EXPECT_TRUE(throws(Kind::argument, "copy it first", [&] { forward(test::spread_out(x), y, mean, w); }));
   EXPECT_TRUE(throws(Kind::argument, "y has strides", [&] {
-    forward(x, empty({2, 3, 4, 4}, DType::f32, test::device(), MemoryFormat::channels_last), mean, w);
+    forward(x, make({2, 3, 4, 4}, DType::f32, test::device(), MemoryFormat::channels_last), mean, w);
   }));
-  EXPECT_TRUE(throws(Kind::argument, "y has sizes", [&] { forward(x, empty({2, 3, 4, 5}), mean, w); }));
-  EXPECT_TRUE(throws(Kind::argument, "mean has sizes", [&] { forward(x, y, empty({4}), w); }));
-  EXPECT_TRUE(throws(Kind::argument, "mean is f64", [&] { forward(x, y, empty({3}, DType::f64), w); }));
-  EXPECT_TRUE(throws(Kind::argument, "weight is f16", [&] { forward(x, y, mean, empty({3}, DType::f16)); }));
-  EXPECT_TRUE(throws(Kind::argument, "weight has sizes", [&] { forward(x, y, mean, empty({2})); }));
-  EXPECT_TRUE(throws(Kind::argument, "go together", [&] { forward(x, y, mean, w, empty({3})); }));
+  EXPECT_TRUE(throws(Kind::argument, "y has sizes", [&] { forward(x, make({2, 3, 4, 5}), mean, w); }));
+  EXPECT_TRUE(throws(Kind::argument, "mean has sizes", [&] { forward(x, y, make({4}), w); }));
+  EXPECT_TRUE(throws(Kind::argument, "mean is f64", [&] { forward(x, y, make({3}, DType::f64), w); }));
+  EXPECT_TRUE(throws(Kind::argument, "weight is f16", [&] { forward(x, y, mean, make({3}, DType::f16)); }));
+  EXPECT_TRUE(throws(Kind::argument, "weight has sizes", [&] { forward(x, y, mean, make({2})); }));
+  EXPECT_TRUE(throws(Kind::argument, "go together", [&] { forward(x, y, mean, w, make({3})); }));
   EXPECT_TRUE(throws(Kind::argument, "eps is 0", [&] { forward(x, y, mean, w, {}, {}, {.eps = 0}); }));
-  EXPECT_TRUE(throws(Kind::unsupported, "i64", [&] { forward(empty({2, 3}, DType::i64), y, mean, w); }));
+  const Tensor two = make({2}, DType::i64);
+  EXPECT_TRUE(throws(Kind::argument, "batches_tracked is f32",
+                     [&] { forward(x, y, mean, w, {}, {}, {.batches_tracked = w.view()}); }));
+  EXPECT_TRUE(throws(Kind::argument, "batches_tracked has sizes [2]",
+                     [&] { forward(x, y, mean, w, {}, {}, {.batches_tracked = two.view()}); }));
+  EXPECT_TRUE(throws(Kind::unsupported, "i64", [&] { forward(make({2, 3}, DType::i64), y, mean, w); }));
   EXPECT_TRUE(throws(Kind::argument, "running_mean is not given",
-                     [&] { kernels::batch_norm_inference({}, y.view(), x.view(), {}, {}, {}, {}, {}); }));
+                     [&] { kernels::batch_norm_inference(test::context(), y.view(), x.view(), {}, {}, {}, {}, {}); }));
   EXPECT_TRUE(throws(Kind::argument, "dy is not given", [&] {
-    kernels::batch_norm_backward({}, y.view(), {}, {}, {}, {}, {}, x.view(), {}, {}, mean.view(), inv.view());
+    kernels::batch_norm_backward(test::context(), y.view(), {}, {}, {}, {}, {}, x.view(), {}, {}, mean.view(),
+                                 inv.view());
   }));
-  EXPECT_TRUE(throws(Kind::argument, "inv_std is not given",
-                     [&] { kernels::batch_norm_apply({}, y.view(), x.view(), mean.view(), {}, {}, {}, {}, false); }));
+  EXPECT_TRUE(throws(Kind::argument, "inv_std is not given", [&] {
+    kernels::batch_norm_apply(test::context(), y.view(), x.view(), mean.view(), {}, {}, {}, {}, false);
+  }));
   EXPECT_TRUE(throws(Kind::argument, "var is not given",
-                     [&] { kernels::batch_norm_statistics({}, mean.view(), {}, x.view()); }));
+                     [&] { kernels::batch_norm_statistics(test::context(), mean.view(), {}, x.view()); }));
 }
 
 }  // namespace

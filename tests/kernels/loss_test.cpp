@@ -1,15 +1,18 @@
+
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/kernels/cross_entropy.hpp"
 #include "apex/kernels/softmax.hpp"
-#include "support/tensors.hpp"
+#include "support/on_device.hpp"
 
 namespace apex {
 namespace {
 
 using kernels::CrossEntropyOptions;
 using kernels::Reduction;
+using test::make;
 using test::throws;
+using test::values;
 
 constexpr DType kFloating[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
 
@@ -28,7 +31,8 @@ TEST(Softmax, MatchesTheFormulaAlongEveryDimension) {
   for (const auto dtype : kFloating)
     for (const Dims& sizes : {Dims{3, 5, 4}, Dims{2, 33}, Dims{1, 1000}, Dims{4, 1}, Dims{0, 3}})
       for (int dim = 0; dim < sizes.size(); ++dim) {
-        const Tensor x = test::uniform(sizes, dtype, test::device(), 1, -4, 4), dy = test::uniform(sizes, dtype, test::device(), 2);
+        const Tensor x = test::uniform(sizes, dtype, test::device(), 1, -4, 4),
+                     dy = test::uniform(sizes, dtype, test::device(), 2);
         const auto v = test::to_f64(x), g = test::to_f64(dy);
         std::vector<double> p(v.size()), log_p(v.size());
         for_each_line(sizes, dim, [&](auto at) {
@@ -41,9 +45,9 @@ TEST(Softmax, MatchesTheFormulaAlongEveryDimension) {
         });
         for (const auto& in : {x, test::spread_out(x), test::misaligned(x)}) {
           const Tensor y = test::fresh(sizes, dtype);
-          kernels::softmax({}, y.view(), in.view(), dim);
+          kernels::softmax(test::context(), y.view(), in.view(), dim);
           EXPECT_TRUE(test::close(y, p, test::forward_tolerance(dtype))) << dtype << sizes << dim;
-          kernels::log_softmax({}, y.view(), in.view(), dim - sizes.size());
+          kernels::log_softmax(test::context(), y.view(), in.view(), dim - sizes.size());
           EXPECT_TRUE(test::close(y, log_p, test::forward_tolerance(dtype))) << dtype << sizes << dim;
         }
         // Gradients from the values the forward stored.
@@ -62,17 +66,16 @@ TEST(Softmax, MatchesTheFormulaAlongEveryDimension) {
             log_want[at(k)] = g[at(k)] - std::exp(ls[at(k)]) * sum;
           }
         });
-        kernels::softmax_backward({}, dx.view(), dy.view(), y.view(), dim);
+        kernels::softmax_backward(test::context(), dx.view(), dy.view(), y.view(), dim);
         EXPECT_TRUE(test::close(dx, want, test::backward_tolerance(dtype))) << dtype << sizes << dim;
-        kernels::log_softmax_backward({}, dx.view(), test::spread_out(dy).view(), log_y.view(), dim);
+        kernels::log_softmax_backward(test::context(), dx.view(), test::spread_out(dy).view(), log_y.view(), dim);
         EXPECT_TRUE(test::close(dx, log_want, test::backward_tolerance(dtype))) << dtype << sizes << dim;
       }
 }
 
 TEST(Softmax, StableInPlaceAndSpecialValues) {
-  const Tensor x =
-      from_values<float>({3, 3}, {1000, 1001, 999, -INFINITY, 0, -INFINITY, -INFINITY, -INFINITY, -INFINITY});
-  kernels::softmax({}, x.view(), x.view(), 1);
+  const Tensor x = values<float>({3, 3}, {1000, 1001, 999, -INFINITY, 0, -INFINITY, -INFINITY, -INFINITY, -INFINITY});
+  kernels::softmax(test::context(), x.view(), x.view(), 1);
   const double e = std::exp(1.0), s = 1 + e + 1 / e, nan = std::nan("");
   EXPECT_TRUE(test::close(x, {1 / s, e / s, 1 / e / s, 0, 1, 0, nan, nan, nan}, test::forward_tolerance(DType::f32)));
 }
@@ -80,31 +83,33 @@ TEST(Softmax, StableInPlaceAndSpecialValues) {
 TEST(Softmax, GradientsMatchDifferences) {
   const Tensor x = test::uniform({2, 5, 3}, DType::f64, test::device(), 1), y = empty_like(x), dx = test::fresh_like(x);
   const auto loss = [&] {
-    kernels::softmax({}, y.view(), x.view(), 1);
+    kernels::softmax(test::context(), y.view(), x.view(), 1);
     return test::weighted_sum(y);
   };
   loss();
-  kernels::softmax_backward({}, dx.view(), test::weights_like(y).view(), y.view(), 1);
+  kernels::softmax_backward(test::context(), dx.view(), test::weights_like(y).view(), y.view(), 1);
   EXPECT_TRUE(test::gradient_matches(x, dx, loss));
   const auto log_loss = [&] {
-    kernels::log_softmax({}, y.view(), x.view(), 1);
+    kernels::log_softmax(test::context(), y.view(), x.view(), 1);
     return test::weighted_sum(y);
   };
   log_loss();
-  kernels::log_softmax_backward({}, dx.view(), test::weights_like(y).view(), y.view(), 1);
+  kernels::log_softmax_backward(test::context(), dx.view(), test::weights_like(y).view(), y.view(), 1);
   EXPECT_TRUE(test::gradient_matches(x, dx, log_loss));
 }
 
 TEST(Softmax, BadArguments) {
-  const Tensor x = empty({2, 3}), i = empty({2, 3}, DType::i64);
-  EXPECT_TRUE(throws(Kind::argument, "dimension 2", [&] { kernels::softmax({}, x.view(), x.view(), 2); }));
-  EXPECT_TRUE(throws(Kind::argument, "x has sizes", [&] { kernels::softmax({}, x.view(), empty({3, 2}).view(), 0); }));
-  EXPECT_TRUE(throws(Kind::unsupported, "i64", [&] { kernels::log_softmax({}, i.view(), i.view(), 0); }));
-  EXPECT_TRUE(throws(Kind::argument, "dy is f64", [&] {
-    kernels::softmax_backward({}, x.view(), empty({2, 3}, DType::f64).view(), x.view(), 0);
+  const Tensor x = make({2, 3}), i = make({2, 3}, DType::i64);
+  EXPECT_TRUE(throws(Kind::argument, "dimension 2", [&] { kernels::softmax(test::context(), x.view(), x.view(), 2); }));
+  EXPECT_TRUE(throws(Kind::argument, "x has sizes", [&] {
+    kernels::softmax(test::context(), x.view(), make({3, 2}).view(), 0);
   }));
-  EXPECT_TRUE(
-      throws(Kind::argument, "y is not given", [&] { kernels::log_softmax_backward({}, x.view(), x.view(), {}, 0); }));
+  EXPECT_TRUE(throws(Kind::unsupported, "i64", [&] { kernels::log_softmax(test::context(), i.view(), i.view(), 0); }));
+  EXPECT_TRUE(throws(Kind::argument, "dy is f64", [&] {
+    kernels::softmax_backward(test::context(), x.view(), make({2, 3}, DType::f64).view(), x.view(), 0);
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "y is not given",
+                     [&] { kernels::log_softmax_backward(test::context(), x.view(), x.view(), {}, 0); }));
 }
 
 /// Losses, lse and gradient for g = dloss by the formula.
@@ -149,7 +154,7 @@ TEST(CrossEntropy, MatchesTheFormula) {
           const Tensor x = test::spread_out(test::uniform({n, classes}, dtype, test::device(), 1, -3, 3));
           std::vector<std::int64_t> labels;
           for (std::int64_t i = 0; i < n; ++i) labels.push_back(i == 3 ? -100 : i * 5 % classes);
-          const Tensor label_tensor = from_values<std::int64_t>({n}, std::span<const std::int64_t>(labels));
+          const Tensor label_tensor = values<std::int64_t>({n}, std::span<const std::int64_t>(labels));
           const CrossEntropyOptions o{.label_smoothing = epsilon, .reduction = reduction};
           const bool each = reduction == Reduction::none;
           const Tensor loss = test::fresh(each ? Dims{n} : Dims{}, acc), lse = test::fresh({n}, acc),
@@ -160,15 +165,16 @@ TEST(CrossEntropy, MatchesTheFormula) {
           const auto want = expected(test::to_f64(x), classes, labels, epsilon, -100, g);
           double sum = 0;
           for (const double v : want.losses) sum += v;
-          kernels::cross_entropy({}, loss.view(), lse.view(), x.view(), label_tensor.view(), o);
+          kernels::cross_entropy(test::context(), loss.view(), lse.view(), x.view(), label_tensor.view(), o);
           EXPECT_TRUE(test::close(
               loss, each ? want.losses : std::vector<double>{reduction == Reduction::mean ? sum / want.counted : sum},
               test::sum_tolerance(acc, n)));
           EXPECT_TRUE(test::close(lse, want.lse, test::forward_tolerance(acc)));
-          kernels::cross_entropy_backward({}, dx.view(), dloss.view(), x.view(), lse.view(), label_tensor.view(), o);
+          kernels::cross_entropy_backward(test::context(), dx.view(), dloss.view(), x.view(), lse.view(),
+                                          label_tensor.view(), o);
           EXPECT_TRUE(test::close(dx, want.gradient, test::backward_tolerance(dtype)));
           const Tensor in_place = test::spread_out(x);
-          kernels::cross_entropy_backward({}, in_place.view(), dloss.view(), in_place.view(), lse.view(),
+          kernels::cross_entropy_backward(test::context(), in_place.view(), dloss.view(), in_place.view(), lse.view(),
                                           label_tensor.view(), o);
           EXPECT_EQ(test::to_f64(in_place), test::to_f64(dx));
         }
@@ -177,77 +183,83 @@ TEST(CrossEntropy, MatchesTheFormula) {
 // The numbers of KER-15 E that do not depend on padding_idx: E-03 (no smoothing), E-04 (-infinity), E-01 (smoothing
 // 0.1).
 TEST(CrossEntropy, RecordedNumbers_KER_15_E) {
-  const Tensor x = from_values<double>({2, 4}, {1, 2, 3, 4, 0.5, -0.5, 2, 0}),
-               labels = from_values<std::int64_t>({2}, {2, 0});
+  const Tensor x = values<double>({2, 4}, {1, 2, 3, 4, 0.5, -0.5, 2, 0}), labels = values<std::int64_t>({2}, {2, 0});
   const Tensor loss = test::fresh({2}, DType::f64), lse = test::fresh({2}, DType::f64),
                dx = test::fresh({2, 4}, DType::f64);
-  kernels::cross_entropy({}, loss.view(), lse.view(), x.view(), labels.view(),
+  kernels::cross_entropy(test::context(), loss.view(), lse.view(), x.view(), labels.view(),
                          {.label_smoothing = 0.1, .ignore_index = -1, .reduction = Reduction::none});
   EXPECT_TRUE(test::close(loss, {1.49018970, 1.86502529}, {0, 1e-8}));
   EXPECT_TRUE(test::close(lse, {4.44018970, 2.36502529}, {0, 1e-8}));
-  kernels::cross_entropy_backward({}, dx.view(), from_values<double>({2}, {1, 0.5}).view(), x.view(), lse.view(),
-                                  labels.view(), {.label_smoothing = 0.1, .reduction = Reduction::none});
+  kernels::cross_entropy_backward(test::context(), dx.view(), values<double>({2}, {1, 0.5}).view(), x.view(),
+                                  lse.view(), labels.view(), {.label_smoothing = 0.1, .reduction = Reduction::none});
   EXPECT_TRUE(test::close(
       dx, {0.00705860, 0.06214432, -0.68811718, 0.61891426, -0.38505385, 0.01599084, 0.33458955, 0.03447346},
       {0, 1e-8}));
-  const Tensor inf = from_values<double>({1, 3}, {0, 1, -INFINITY}), one = from_values<std::int64_t>({1}, {1}),
+  const Tensor inf = values<double>({1, 3}, {0, 1, -INFINITY}), one = values<std::int64_t>({1}, {1}),
                l = test::fresh({1}, DType::f64), s = test::fresh({1}, DType::f64), d = test::fresh({1, 3}, DType::f64);
-  kernels::cross_entropy({}, l.view(), s.view(), inf.view(), one.view());
+  kernels::cross_entropy(test::context(), l.view(), s.view(), inf.view(), one.view());
   EXPECT_TRUE(test::close(l, {0.31326169}, {0, 1e-8}));
-  kernels::cross_entropy_backward({}, d.view(), from_values<double>({1}, {1}).view(), inf.view(), s.view(), one.view());
+  kernels::cross_entropy_backward(test::context(), d.view(), values<double>({1}, {1}).view(), inf.view(), s.view(),
+                                  one.view());
   EXPECT_TRUE(test::close(d, {0.26894142, -0.26894142, 0}, {0, 1e-8}));
 }
 
 TEST(CrossEntropy, GradientMatchesDifferences) {
-  const Tensor x = test::uniform({4, 6}, DType::f64, test::device(), 1), labels = from_values<std::int64_t>({4}, {0, 5, -100, 3}),
-               loss = test::fresh({}, DType::f64), lse = test::fresh({4}, DType::f64), dx = test::fresh_like(x);
+  const Tensor x = test::uniform({4, 6}, DType::f64, test::device(), 1),
+               labels = values<std::int64_t>({4}, {0, 5, -100, 3}), loss = test::fresh({}, DType::f64),
+               lse = test::fresh({4}, DType::f64), dx = test::fresh_like(x);
   const CrossEntropyOptions o{.label_smoothing = 0.2};
   const auto f = [&] {
-    kernels::cross_entropy({}, loss.view(), lse.view(), x.view(), labels.view(), o);
+    kernels::cross_entropy(test::context(), loss.view(), lse.view(), x.view(), labels.view(), o);
     return loss.item();
   };
   f();
-  kernels::cross_entropy_backward({}, dx.view(), from_values<double>({}, {1}).view(), x.view(), lse.view(),
+  kernels::cross_entropy_backward(test::context(), dx.view(), values<double>({}, {1}).view(), x.view(), lse.view(),
                                   labels.view(), o);
   EXPECT_TRUE(test::gradient_matches(x, dx, f));
 }
 
 TEST(CrossEntropy, NothingCounted) {
-  const Tensor x = test::uniform({2, 3}, DType::f32, test::device(), 1), labels = from_values<std::int64_t>({2}, {7, 7}),
+  const Tensor x = test::uniform({2, 3}, DType::f32, test::device(), 1), labels = values<std::int64_t>({2}, {7, 7}),
                loss = test::fresh({}, DType::f32);
-  kernels::cross_entropy({}, loss.view(), {}, x.view(), labels.view(), {.ignore_index = 7});
+  kernels::cross_entropy(test::context(), loss.view(), {}, x.view(), labels.view(), {.ignore_index = 7});
   EXPECT_TRUE(std::isnan(loss.item()));
-  const Tensor none = empty({0, 3}), no_labels = empty({0}, DType::i64);
-  kernels::cross_entropy({}, loss.view(), {}, none.view(), no_labels.view(), {.reduction = Reduction::sum});
+  const Tensor none = make({0, 3}), no_labels = make({0}, DType::i64);
+  kernels::cross_entropy(test::context(), loss.view(), {}, none.view(), no_labels.view(),
+                         {.reduction = Reduction::sum});
   EXPECT_EQ(loss.item(), 0);
 }
 
 TEST(CrossEntropy, BadArguments) {
-  const Tensor x = test::uniform({3, 4}, DType::f32, test::device(), 1), labels = from_values<std::int64_t>({3}, {0, 1, 2}),
-               loss = empty({}), lse = empty({3});
+  const Tensor x = test::uniform({3, 4}, DType::f32, test::device(), 1), labels = values<std::int64_t>({3}, {0, 1, 2}),
+               loss = make({}), lse = make({3});
   EXPECT_TRUE(throws(Kind::argument, "label of row 1 is 4", [&] {
-    kernels::cross_entropy({}, loss.view(), {}, x.view(), from_values<std::int64_t>({3}, {0, 4, 2}).view());
+    kernels::cross_entropy(test::context(), loss.view(), {}, x.view(), values<std::int64_t>({3}, {0, 4, 2}).view());
   }));
   EXPECT_TRUE(throws(Kind::argument, "label of row 2 is -1", [&] {
-    kernels::cross_entropy_backward({}, x.view(), loss.view(), x.view(), lse.view(),
-                                    from_values<std::int64_t>({3}, {0, 1, -1}).view());
+    kernels::cross_entropy_backward(test::context(), x.view(), loss.view(), x.view(), lse.view(),
+                                    values<std::int64_t>({3}, {0, 1, -1}).view());
   }));
   EXPECT_TRUE(throws(Kind::argument, "label_smoothing is 1.5", [&] {
-    kernels::cross_entropy({}, loss.view(), {}, x.view(), labels.view(), {.label_smoothing = 1.5});
+    kernels::cross_entropy(test::context(), loss.view(), {}, x.view(), labels.view(), {.label_smoothing = 1.5});
   }));
-  EXPECT_TRUE(throws(Kind::argument, "labels is i32",
-                     [&] { kernels::cross_entropy({}, loss.view(), {}, x.view(), empty({3}, DType::i32).view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "labels has sizes",
-                     [&] { kernels::cross_entropy({}, loss.view(), {}, x.view(), empty({2}, DType::i64).view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "labels is i32", [&] {
+    kernels::cross_entropy(test::context(), loss.view(), {}, x.view(), make({3}, DType::i32).view());
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "labels has sizes", [&] {
+    kernels::cross_entropy(test::context(), loss.view(), {}, x.view(), make({2}, DType::i64).view());
+  }));
   EXPECT_TRUE(throws(Kind::argument, "loss has sizes",
-                     [&] { kernels::cross_entropy({}, empty({2}).view(), {}, x.view(), labels.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "loss is f64",
-                     [&] { kernels::cross_entropy({}, empty({}, DType::f64).view(), {}, x.view(), labels.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "no class", [&] {
-    kernels::cross_entropy({}, loss.view(), {}, empty({3, 0}).view(), labels.view());
+                     [&] { kernels::cross_entropy(test::context(), make({2}).view(), {}, x.view(), labels.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "loss is f64", [&] {
+    kernels::cross_entropy(test::context(), make({}, DType::f64).view(), {}, x.view(), labels.view());
   }));
-  EXPECT_TRUE(throws(Kind::argument, "lse is not given",
-                     [&] { kernels::cross_entropy_backward({}, x.view(), loss.view(), x.view(), {}, labels.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "no class", [&] {
+    kernels::cross_entropy(test::context(), loss.view(), {}, make({3, 0}).view(), labels.view());
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "lse is not given", [&] {
+    kernels::cross_entropy_backward(test::context(), x.view(), loss.view(), x.view(), {}, labels.view());
+  }));
 }
 
 }  // namespace

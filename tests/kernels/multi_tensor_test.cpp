@@ -1,14 +1,17 @@
+
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/kernels/multi_tensor.hpp"
 
-#include "support/tensors.hpp"
+#include "support/on_device.hpp"
 
 namespace apex {
 namespace {
 
 using kernels::SgdOptions;
+using test::make;
 using test::throws;
+using test::values;
 
 /// Tensors and their views, as the ops take them.
 struct List {
@@ -27,7 +30,7 @@ struct List {
   }
 };
 
-Tensor flag(int value = 0) { return from_values<std::int32_t>({1}, {value}); }
+Tensor flag(int value = 0) { return values<std::int32_t>({1}, {value}); }
 
 TEST(MultiTensorScale, EveryTypePairAndSize_OPT_10_A29) {
   for (const auto from : {DType::f64, DType::f32, DType::f16, DType::bf16})
@@ -35,11 +38,12 @@ TEST(MultiTensorScale, EveryTypePairAndSize_OPT_10_A29) {
       for (const std::int64_t n : {1, 777, 33333, 65537}) {
         List in, out;
         for (int i = 0; i < 3; ++i) {
-          in.add(i == 1 ? test::misaligned(test::uniform({n}, from, test::device(), 1)) : test::uniform({n}, from, test::device(), 2));
+          in.add(i == 1 ? test::misaligned(test::uniform({n}, from, test::device(), 1))
+                        : test::uniform({n}, from, test::device(), 2));
           out.add(test::fresh({n}, to));
         }
         const Tensor f = flag();
-        kernels::multi_tensor_scale({}, f.view(), out.views, in.const_views, 0.25, 333);
+        kernels::multi_tensor_scale(test::context(), f.view(), out.views, in.const_views, 0.25, 333);
         EXPECT_EQ(f.item(), 0);
         for (std::size_t i = 0; i < 3; ++i) {
           auto want = test::to_f64(in.tensors[i]);
@@ -53,22 +57,23 @@ TEST(MultiTensorScale, DetectsAtEveryPlace_OPT_10_A29) {
   for (const double bad : {INFINITY, -INFINITY, NAN})
     for (const std::int64_t at : {0, 40000, 77776})
       for (const auto dtype : {DType::f32, DType::f16}) {
-        const List in{test::from_function({100}, dtype, test::device(), [](std::int64_t) { return 4.0; }),
-                      test::from_function({77777}, dtype, test::device(), [=](std::int64_t i) { return i == at ? bad : 4.0; })};
+        const List in{
+            test::from_function({100}, dtype, test::device(), [](std::int64_t) { return 4.0; }),
+            test::from_function({77777}, dtype, test::device(), [=](std::int64_t i) { return i == at ? bad : 4.0; })};
         const Tensor f = flag();
-        kernels::multi_tensor_scale({}, f.view(), in.views, in.const_views, 0.25, 65536);  // in place
+        kernels::multi_tensor_scale(test::context(), f.view(), in.views, in.const_views, 0.25, 65536);  // in place
         EXPECT_EQ(f.item(), 1) << bad << at;
         EXPECT_EQ(test::to_f64(in.tensors[0])[0], 1.0);
         EXPECT_EQ(test::to_f64(in.tensors[1])[static_cast<std::size_t>(at == 0 ? 1 : 0)], 1.0)
             << "finite ones are written all the same";
       }
-  const List big{from_values<float>({1}, {1e5f})}, half{empty({1}, DType::f16)};
+  const List big{values<float>({1}, {1e5f})}, half{make({1}, DType::f16)};
   const Tensor f = flag();
-  kernels::multi_tensor_scale({}, f.view(), half.views, big.const_views, 1.0);
+  kernels::multi_tensor_scale(test::context(), f.view(), half.views, big.const_views, 1.0);
   EXPECT_EQ(f.item(), 1) << "an overflow in the conversion counts";
-  kernels::multi_tensor_scale({}, {}, half.views, big.const_views, 1.0);  // no flag wanted
+  kernels::multi_tensor_scale(test::context(), {}, half.views, big.const_views, 1.0);  // no flag wanted
   const Tensor held = flag(1);
-  kernels::multi_tensor_scale({}, held.view(), {}, {}, 1.0);
+  kernels::multi_tensor_scale(test::context(), held.view(), {}, {}, 1.0);
   EXPECT_EQ(held.item(), 1) << "an op never clears the flag";
 }
 
@@ -80,39 +85,39 @@ TEST(MultiTensorAxpby, NumbersAndChecks_OPT_10_A30) {
     const Tensor f = flag();
     if (dtype == DType::f64) {
       const List wide{test::fresh({5, 401}, DType::f64)};
-      kernels::multi_tensor_axpby({}, f.view(), wide.views, x.const_views, y.const_views, 2, 3);
+      kernels::multi_tensor_axpby(test::context(), f.view(), wide.views, x.const_views, y.const_views, 2, 3);
       EXPECT_TRUE(test::equal(wide.tensors[0], std::vector<double>(2005, 8)));
     } else {
-      kernels::multi_tensor_axpby({}, f.view(), out.views, x.const_views, y.const_views, 2, 3);
+      kernels::multi_tensor_axpby(test::context(), f.view(), out.views, x.const_views, y.const_views, 2, 3);
       EXPECT_TRUE(test::equal(out.tensors[0], std::vector<double>(2005, 8)));
     }
     EXPECT_EQ(f.item(), 0);
   }
-  const List x{from_values<float>({2}, {1, 1})}, y{from_values<float>({2}, {2, NAN})}, out{empty({2})};
+  const List x{values<float>({2}, {1, 1})}, y{values<float>({2}, {2, NAN})}, out{make({2})};
   using kernels::CheckArgs;
   for (const auto& [check, want] : {std::pair{CheckArgs::x, 0}, {CheckArgs::y, 1}, {CheckArgs::both, 1}}) {
     const Tensor f = flag();
-    kernels::multi_tensor_axpby({}, f.view(), out.views, x.const_views, y.const_views, 2, 3, check);
+    kernels::multi_tensor_axpby(test::context(), f.view(), out.views, x.const_views, y.const_views, 2, 3, check);
     EXPECT_EQ(f.item(), want);
   }
-  const List inf{from_values<float>({1}, {INFINITY})}, one{from_values<float>({1}, {1})}, o{empty({1})};
-  kernels::multi_tensor_axpby({}, {}, o.views, inf.const_views, one.const_views, 0, 1);
+  const List inf{values<float>({1}, {INFINITY})}, one{values<float>({1}, {1})}, o{make({1})};
+  kernels::multi_tensor_axpby(test::context(), {}, o.views, inf.const_views, one.const_views, 0, 1);
   EXPECT_TRUE(std::isnan(test::to_f64(o.tensors[0])[0])) << "0 * infinity is NaN on purpose";
 }
 
 TEST(MultiTensorL2Norm, NumbersAndFlags_OPT_10_A31) {
   const Tensor f = flag(), norm = test::fresh({}, DType::f32), per = test::fresh({2}, DType::f32);
-  const List x{from_values<float>({2}, {3, 4}), from_values<float>({2}, {0, 12})};
-  kernels::multi_tensor_l2norm({}, f.view(), norm.view(), per.view(), x.const_views);
+  const List x{values<float>({2}, {3, 4}), values<float>({2}, {0, 12})};
+  kernels::multi_tensor_l2norm(test::context(), f.view(), norm.view(), per.view(), x.const_views);
   EXPECT_EQ(norm.item(), 13);
   EXPECT_TRUE(test::equal(per, {5, 12}));
   EXPECT_EQ(f.item(), 0);
   const List halves{test::from_list({2}, DType::f16, {60000, 60000})};
-  kernels::multi_tensor_l2norm({}, f.view(), norm.view(), {}, halves.const_views);
+  kernels::multi_tensor_l2norm(test::context(), f.view(), norm.view(), {}, halves.const_views);
   EXPECT_NEAR(norm.item(), 84852.81, 0.01);
   EXPECT_EQ(f.item(), 0);
-  const List large{from_values<float>({1}, {2e19f})};
-  kernels::multi_tensor_l2norm({}, f.view(), norm.view(), {}, large.const_views);
+  const List large{values<float>({1}, {2e19f})};
+  kernels::multi_tensor_l2norm(test::context(), f.view(), norm.view(), {}, large.const_views);
   EXPECT_EQ(f.item(), 1) << "a square beyond f32 is detected";
   for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
     for (const std::int64_t chunk : {333, 33333, 65536}) {
@@ -127,11 +132,11 @@ TEST(MultiTensorL2Norm, NumbersAndFlags_OPT_10_A31) {
         each.push_back(std::sqrt(sum));
       }
       const Tensor n = test::fresh({1}, accum_dtype(dtype)), p = test::fresh({5}, accum_dtype(dtype));
-      kernels::multi_tensor_l2norm({}, {}, n.view(), p.view(), many.const_views, chunk);
+      kernels::multi_tensor_l2norm(test::context(), {}, n.view(), p.view(), many.const_views, chunk);
       EXPECT_TRUE(test::close(n, {std::sqrt(all)}, test::kNormTolerance)) << dtype << chunk;
       EXPECT_TRUE(test::close(p, each, test::kNormTolerance)) << dtype << chunk;
     }
-  kernels::multi_tensor_l2norm({}, {}, norm.view(), {}, {});
+  kernels::multi_tensor_l2norm(test::context(), {}, norm.view(), {}, {});
   EXPECT_EQ(norm.item(), 0);
 }
 
@@ -175,7 +180,7 @@ struct ThreeSteps {
     for (const auto& step : kG) {
       List g;
       for (std::size_t i = 0; i < parts; ++i) g.add(make(step, i));
-      kernels::multi_tensor_sgd({}, {}, p.views,
+      kernels::multi_tensor_sgd(test::context(), {}, p.views,
                                 o.momentum != 0 ? std::span<const View>(buf.views) : std::span<const View>{}, {},
                                 g.const_views, first, o);
       first.assign(parts, 0);
@@ -220,16 +225,17 @@ TEST(MultiTensorSgd, AcceptanceCases_OPT_10_A20_to_A23) {
 
 TEST(MultiTensorSgd, FirstRunIsPerTensor_OPT_10_A24) {
   for (const bool a_first : {true, false}) {
-    const Tensor a = from_values<float>({1}, {1}), b = from_values<float>({1}, {1}), ma = empty({1}), mb = empty({1}),
-                 one = from_values<float>({1}, {1});
+    const Tensor a = values<float>({1}, {1}), b = values<float>({1}, {1}), ma = make({1}), mb = make({1}),
+                 one = values<float>({1}, {1});
     const SgdOptions o{.lr = 0.1, .momentum = 0.9, .dampening = 0.5};
     {
       const List p{a}, m{ma}, g{one};
-      kernels::multi_tensor_sgd({}, {}, p.views, m.views, {}, g.const_views, std::vector<std::uint8_t>{1}, o);
+      kernels::multi_tensor_sgd(test::context(), {}, p.views, m.views, {}, g.const_views, std::vector<std::uint8_t>{1},
+                                o);
     }
     const List p = a_first ? List{a, b} : List{b, a}, m = a_first ? List{ma, mb} : List{mb, ma}, g{one, one};
     const std::vector<std::uint8_t> first = a_first ? std::vector<std::uint8_t>{0, 1} : std::vector<std::uint8_t>{1, 0};
-    kernels::multi_tensor_sgd({}, {}, p.views, m.views, {}, g.const_views, first, o);
+    kernels::multi_tensor_sgd(test::context(), {}, p.views, m.views, {}, g.const_views, first, o);
     EXPECT_NEAR(a.item(), 0.76, 1e-7);
     EXPECT_NEAR(b.item(), 0.9, 1e-7);
   }
@@ -266,7 +272,7 @@ TEST(MultiTensorSgd, EveryTypeAgainstTheRules) {
             want_m.back().push_back(e.buf);
           }
         }
-        kernels::multi_tensor_sgd({}, {}, p.views, m.views, {}, g.const_views, first, o);
+        kernels::multi_tensor_sgd(test::context(), {}, p.views, m.views, {}, g.const_views, first, o);
         for (std::size_t t = 0; t < 4; ++t) {
           EXPECT_TRUE(test::close(p.tensors[t], want_p[t], test::optimizer_tolerance(dtype)))
               << dtype << grad_dtype << bits;
@@ -278,16 +284,16 @@ TEST(MultiTensorSgd, EveryTypeAgainstTheRules) {
 
 TEST(MultiTensorSgd, MastersWriteTheModelCopy_OPT_10_A24) {
   for (const auto half : {DType::f16, DType::bf16}) {
-    const List p{test::from_list({4}, DType::f32, kP)}, m{test::fresh({4}, DType::f32)}, copy{empty({4}, half)};
+    const List p{test::from_list({4}, DType::f32, kP)}, m{test::fresh({4}, DType::f32)}, copy{make({4}, half)};
     std::vector<std::uint8_t> first{1};
-    const Tensor inv = from_values<float>({1}, {1.0f / 128});
+    const Tensor inv = values<float>({1}, {1.0f / 128});
     SgdOptions o{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1};
     o.inv_scale = inv.view();
     for (const auto& step : kG) {
       auto scaled = step;
       for (auto& v : scaled) v *= 128;
       const List g{test::from_list({4}, DType::f16, scaled)};
-      kernels::multi_tensor_sgd({}, {}, p.views, m.views, copy.views, g.const_views, first, o);
+      kernels::multi_tensor_sgd(test::context(), {}, p.views, m.views, copy.views, g.const_views, first, o);
       first[0] = 0;
     }
     EXPECT_TRUE(test::close(p.tensors[0], {0.93820798, -1.854216, 0.36037651, 2.901221}, {5e-4, 5e-4}));
@@ -297,7 +303,7 @@ TEST(MultiTensorSgd, MastersWriteTheModelCopy_OPT_10_A24) {
 }
 
 TEST(MultiTensorSgd, SkipsWithoutATrace) {
-  const Tensor inf = from_values<float>({1}, {1}), zero = from_values<float>({1}, {0});
+  const Tensor inf = values<float>({1}, {1}), zero = values<float>({1}, {0});
   const auto step = [&](const Tensor& f, const Tensor& found) {
     const List p{test::from_list({4}, DType::f32, kP)}, m{test::from_list({4}, DType::f32, kG[0])},
         g{test::from_list({4}, DType::f32, {NAN, INFINITY, 1, 2})}, c{test::from_list({4}, DType::f16, kG[1])};
@@ -305,7 +311,8 @@ TEST(MultiTensorSgd, SkipsWithoutATrace) {
                before_c = test::to_f64(c.tensors[0]);
     SgdOptions o{.lr = 0.1, .momentum = 0.9};
     o.found_inf = found.view();
-    kernels::multi_tensor_sgd({}, f.view(), p.views, m.views, c.views, g.const_views, std::vector<std::uint8_t>{0}, o);
+    kernels::multi_tensor_sgd(test::context(), f.view(), p.views, m.views, c.views, g.const_views,
+                              std::vector<std::uint8_t>{0}, o);
     return test::equal(p.tensors[0], before_p) && test::equal(m.tensors[0], before_m) &&
            test::equal(c.tensors[0], before_c);
   };
@@ -328,7 +335,7 @@ TEST(MultiTensor, EmptyTensorsKeepTheirPlace_OPT_10_A32) {
       p.add(test::from_function({n}, DType::f32, test::device(), [](std::int64_t) { return 1.0; }));
       g.add(test::from_function({n}, DType::f32, test::device(), [](std::int64_t) { return 1.0; }));
     }
-    kernels::multi_tensor_sgd({}, {}, p.views, {}, {}, g.const_views, {}, {.lr = 0.5});
+    kernels::multi_tensor_sgd(test::context(), {}, p.views, {}, {}, g.const_views, {}, {.lr = 0.5});
     for (const auto& t : p.tensors)
       for (const double v : test::to_f64(t)) ASSERT_EQ(v, 0.5);
   }
@@ -337,34 +344,35 @@ TEST(MultiTensor, EmptyTensorsKeepTheirPlace_OPT_10_A32) {
 TEST(Flatten, PacksInMemoryOrderAndBack) {
   for (const auto flat_dtype : {DType::f64, DType::f32, DType::f16})
     for (const double scale : {1.0, 0.5}) {
-      const Tensor last = test::uniform({2, 3, 4, 5}, DType::f32, test::device(), 2, -1, 1, MemoryFormat::channels_last);
-      const List in{test::uniform({70001}, DType::f32, test::device(), 1), last, empty({0}),
+      const Tensor last =
+          test::uniform({2, 3, 4, 5}, DType::f32, test::device(), 2, -1, 1, MemoryFormat::channels_last);
+      const List in{test::uniform({70001}, DType::f32, test::device(), 1), last, make({0}),
                     test::misaligned(test::uniform({7}, DType::f16, test::device(), 3))};
       std::vector<double> want;
       for (const auto& t : in.tensors)
         for (const double v : test::to_f64(t.is_same(last) ? views::permute(t, {0, 2, 3, 1}) : t))
           want.push_back(v * scale);
       const Tensor flat = test::fresh({70128}, flat_dtype);
-      kernels::flatten({}, flat.view(), in.const_views, scale);
+      kernels::flatten(test::context(), flat.view(), in.const_views, scale);
       EXPECT_TRUE(test::close(flat, want, test::optimizer_tolerance(flat_dtype)));
       List out;
       for (const auto& t : in.tensors) out.add(test::fresh_like(t));
-      kernels::unflatten({}, out.views, flat.view(), 1 / scale);
+      kernels::unflatten(test::context(), out.views, flat.view(), 1 / scale);
       for (std::size_t i = 0; i < 4; ++i)
         EXPECT_TRUE(test::close(out.tensors[i], test::to_f64(in.tensors[i]),
                                 test::optimizer_tolerance(flat_dtype == DType::f16 ? DType::f16 : DType::f32)));
     }
-  const List in{from_values<float>({2, 2}, {1, 2, 3, 4}), from_values<float>({1}, {5})};
-  const Tensor flat = empty({5});
-  kernels::flatten({}, flat.view(), in.const_views);
+  const List in{values<float>({2, 2}, {1, 2, 3, 4}), values<float>({1}, {5})};
+  const Tensor flat = make({5});
+  kernels::flatten(test::context(), flat.view(), in.const_views);
   EXPECT_TRUE(test::equal(flat, {1, 2, 3, 4, 5}));  // PAR-15.1
 }
 
 TEST(MultiTensor, ErrorsNameOpListAndTensor) {
-  const Tensor a = empty({3}), b = empty({3}), c = empty({4}), d = empty({3}, DType::f64), i = empty({3}, DType::i64);
+  const Tensor a = make({3}), b = make({3}), c = make({4}), d = make({3}, DType::f64), i = make({3}, DType::i64);
   const List good{a, b}, longer{a, c}, mixed{a, d}, integer{a, i}, one{a}, gaps{a, test::spread_out(b)};
   const auto scale = [&](const List& out, const List& in, const Tensor& f = {}, std::int64_t chunk = 100) {
-    kernels::multi_tensor_scale({}, f.view(), out.views, in.const_views, 1.0, chunk);
+    kernels::multi_tensor_scale(test::context(), f.view(), out.views, in.const_views, 1.0, chunk);
   };
   EXPECT_TRUE(throws(Kind::argument, "1 out and 2 in", [&] { scale(one, good); }));
   EXPECT_TRUE(
@@ -373,17 +381,18 @@ TEST(MultiTensor, ErrorsNameOpListAndTensor) {
   EXPECT_TRUE(throws(Kind::unsupported, "in[1] is i64", [&] { scale(good, integer); }));
   EXPECT_TRUE(throws(Kind::argument, "in[1] of sizes [3] and strides [2] is not dense", [&] { scale(good, gaps); }));
   EXPECT_TRUE(throws(Kind::argument, "chunk_size is 0", [&] { scale(good, good, {}, 0); }));
-  EXPECT_TRUE(throws(Kind::argument, "flag is f32", [&] { scale(good, good, from_values<float>({1}, {0})); }));
-  EXPECT_TRUE(throws(Kind::argument, "flag has sizes [3]", [&] { scale(good, good, empty({3}, DType::i32)); }));
-  const List row{empty({2, 3})}, column{views::transpose(empty({3, 2}), 0, 1)};
+  EXPECT_TRUE(throws(Kind::argument, "flag is f32", [&] { scale(good, good, values<float>({1}, {0})); }));
+  EXPECT_TRUE(throws(Kind::argument, "flag has sizes [3]", [&] { scale(good, good, make({3}, DType::i32)); }));
+  const List row{make({2, 3})}, column{views::transpose(make({3, 2}), 0, 1)};
   EXPECT_TRUE(throws(Kind::argument, "out[0] has strides [1, 2], in[0] has [3, 1]", [&] { scale(column, row); }));
   scale(column, column);  // the same order on both sides is fine
   const std::vector<View> undefined(2);
   EXPECT_TRUE(throws(Kind::argument, "out[0] is not given",
-                     [&] { kernels::multi_tensor_scale({}, {}, undefined, good.const_views, 1.0); }));
+                     [&] { kernels::multi_tensor_scale(test::context(), {}, undefined, good.const_views, 1.0); }));
   const auto sgd = [&](const List& p, const List& m, const List& g, std::vector<std::uint8_t> first,
                        const List& copies = {}) {
-    kernels::multi_tensor_sgd({}, {}, p.views, m.views, copies.views, g.const_views, first, {.lr = 1, .momentum = 0.9});
+    kernels::multi_tensor_sgd(test::context(), {}, p.views, m.views, copies.views, g.const_views, first,
+                              {.lr = 1, .momentum = 0.9});
   };
   const List doubles{d, d};
   EXPECT_TRUE(throws(Kind::argument, "1 momenta and 2 params", [&] { sgd(good, one, good, {0, 0}); }));
@@ -393,16 +402,21 @@ TEST(MultiTensor, ErrorsNameOpListAndTensor) {
   EXPECT_TRUE(throws(Kind::argument, "copies is f32", [&] { sgd(good, good, good, {0, 0}, good); }));
   SgdOptions o{.lr = 1};
   o.found_inf = d.view();
-  EXPECT_TRUE(throws(Kind::argument, "found_inf is f64",
-                     [&] { kernels::multi_tensor_sgd({}, {}, good.views, {}, {}, good.const_views, {}, o); }));
-  const Tensor norm = empty({});
+  EXPECT_TRUE(throws(Kind::argument, "found_inf is f64", [&] {
+    kernels::multi_tensor_sgd(test::context(), {}, good.views, {}, {}, good.const_views, {}, o);
+  }));
+  const Tensor norm = make({});
   EXPECT_TRUE(throws(Kind::argument, "norm is f32",
-                     [&] { kernels::multi_tensor_l2norm({}, {}, norm.view(), {}, doubles.const_views); }));
-  EXPECT_TRUE(throws(Kind::argument, "per_tensor has sizes [3]",
-                     [&] { kernels::multi_tensor_l2norm({}, {}, norm.view(), a.view(), good.const_views); }));
-  EXPECT_TRUE(throws(Kind::argument, "flat has sizes [3]", [&] { kernels::flatten({}, a.view(), good.const_views); }));
-  EXPECT_TRUE(throws(Kind::argument, "tensors[1]", [&] { kernels::flatten({}, empty({6}).view(), gaps.const_views); }));
-  EXPECT_TRUE(throws(Kind::argument, "flat has sizes [4]", [&] { kernels::unflatten({}, good.views, c.view()); }));
+                     [&] { kernels::multi_tensor_l2norm(test::context(), {}, norm.view(), {}, doubles.const_views); }));
+  EXPECT_TRUE(throws(Kind::argument, "per_tensor has sizes [3]", [&] {
+    kernels::multi_tensor_l2norm(test::context(), {}, norm.view(), a.view(), good.const_views);
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "flat has sizes [3]",
+                     [&] { kernels::flatten(test::context(), a.view(), good.const_views); }));
+  EXPECT_TRUE(throws(Kind::argument, "tensors[1]",
+                     [&] { kernels::flatten(test::context(), make({6}).view(), gaps.const_views); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "flat has sizes [4]", [&] { kernels::unflatten(test::context(), good.views, c.view()); }));
   const Context gpu{Device{DeviceKind::cuda, 0}, nullptr};
   EXPECT_TRUE(throws(Kind::argument, "in[0] is on cpu",
                      [&] { kernels::multi_tensor_scale(gpu, {}, good.views, good.const_views, 1.0); }));

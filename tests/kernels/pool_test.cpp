@@ -1,14 +1,17 @@
+
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/kernels/pool.hpp"
 
-#include "support/tensors.hpp"
+#include "support/on_device.hpp"
 
 namespace apex {
 namespace {
 
 using kernels::Pool2dOptions;
+using test::make;
 using test::throws;
+using test::values;
 
 struct Case {
   const char* name;
@@ -49,8 +52,8 @@ TEST_P(Pool2d, MatchesTheDefinition) {
       SCOPED_TRACE(concat(dtype, format == MemoryFormat::channels_last));
       // Few distinct values, so that equals occur in a window.
       const Tensor x = test::from_function(
-          xs, dtype, test::device(), [](std::int64_t i) { return std::floor(8 * test::unit(1, static_cast<std::uint64_t>(i))); },
-          format);
+          xs, dtype, test::device(),
+          [](std::int64_t i) { return std::floor(8 * test::unit(1, static_cast<std::uint64_t>(i))); }, format);
       const Tensor dy = test::uniform(ys, dtype, test::device(), 2, -1, 1, format);
       const auto v = test::to_f64(x), g = test::to_f64(dy);
       std::vector<double> high, where, average, d_max(v.size(), 0.0), d_average(v.size(), 0.0);
@@ -76,18 +79,18 @@ TEST_P(Pool2d, MatchesTheDefinition) {
         d_max[index(xs, n, c, 0, 0) + static_cast<std::size_t>(at)] += dout;
         for (const auto k : window) d_average[k] += dout / divisor;
       });
-      const Tensor y = test::fresh(ys, dtype, format), indices = empty(ys, DType::i32, test::device(), format),
+      const Tensor y = test::fresh(ys, dtype, format), indices = make(ys, DType::i32, test::device(), format),
                    dx = test::fresh(xs, dtype, format);
-      kernels::max_pool2d({}, y.view(), indices.view(), x.view(), o);
+      kernels::max_pool2d(test::context(), y.view(), indices.view(), x.view(), o);
       EXPECT_TRUE(test::equal(y, high));
       EXPECT_TRUE(test::equal(indices, where));
-      kernels::max_pool2d({}, test::poisoned(y).view(), {}, test::misaligned(x).view(), o);
+      kernels::max_pool2d(test::context(), test::poisoned(y).view(), {}, test::misaligned(x).view(), o);
       EXPECT_TRUE(test::equal(y, high));
-      kernels::max_pool2d_backward({}, dx.view(), dy.view(), indices.view(), o);
+      kernels::max_pool2d_backward(test::context(), dx.view(), dy.view(), indices.view(), o);
       EXPECT_TRUE(test::close(dx, d_max, test::backward_tolerance(dtype)));
-      kernels::avg_pool2d({}, test::poisoned(y).view(), test::misaligned(x).view(), o);
+      kernels::avg_pool2d(test::context(), test::poisoned(y).view(), test::misaligned(x).view(), o);
       EXPECT_TRUE(test::close(y, average, test::forward_tolerance(dtype)));
-      kernels::avg_pool2d_backward({}, test::poisoned(dx).view(), dy.view(), o);
+      kernels::avg_pool2d_backward(test::context(), test::poisoned(dx).view(), dy.view(), o);
       EXPECT_TRUE(test::close(dx, d_average, test::backward_tolerance(dtype)));
     }
 }
@@ -122,9 +125,9 @@ TEST(AdaptiveAvgPool2d, MatchesTheDefinition) {
           mean.push_back(sum / static_cast<double>(rows * columns));
         });
         const Tensor y = test::fresh(ys, dtype, format), out = test::fresh(xs, dtype, format);
-        kernels::adaptive_avg_pool2d({}, y.view(), x.view());
+        kernels::adaptive_avg_pool2d(test::context(), y.view(), x.view());
         EXPECT_TRUE(test::close(y, mean, test::forward_tolerance(dtype)));
-        kernels::adaptive_avg_pool2d_backward({}, out.view(), dy.view());
+        kernels::adaptive_avg_pool2d_backward(test::context(), out.view(), dy.view());
         EXPECT_TRUE(test::close(out, dx, test::backward_tolerance(dtype)));
       }
 }
@@ -133,24 +136,25 @@ TEST(Pool2d, GradientsMatchDifferences) {
   const Pool2dOptions o{.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}};
   const Dims xs{1, 2, 6, 5}, ys = kernels::pool2d_output_sizes(xs, o);
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-    const Tensor x = test::uniform(xs, DType::f64, test::device(), 3, -1, 1, format), y = empty(ys, DType::f64, test::device(), format),
-                 indices = empty(ys, DType::i32, test::device(), format);
+    const Tensor x = test::uniform(xs, DType::f64, test::device(), 3, -1, 1, format),
+                 y = make(ys, DType::f64, test::device(), format),
+                 indices = make(ys, DType::i32, test::device(), format);
     const Tensor dx = test::fresh_like(x), dy = test::weights_like(y),
-                 small = empty({1, 2, 2, 3}, DType::f64, test::device(), format);
-    kernels::max_pool2d({}, y.view(), indices.view(), x.view(), o);
-    kernels::max_pool2d_backward({}, dx.view(), dy.view(), indices.view(), o);
+                 small = make({1, 2, 2, 3}, DType::f64, test::device(), format);
+    kernels::max_pool2d(test::context(), y.view(), indices.view(), x.view(), o);
+    kernels::max_pool2d_backward(test::context(), dx.view(), dy.view(), indices.view(), o);
     EXPECT_TRUE(test::gradient_matches(x, dx, [&] {
-      kernels::max_pool2d({}, y.view(), {}, x.view(), o);
+      kernels::max_pool2d(test::context(), y.view(), {}, x.view(), o);
       return test::weighted_sum(y);
     }));
-    kernels::avg_pool2d_backward({}, dx.view(), dy.view(), o);
+    kernels::avg_pool2d_backward(test::context(), dx.view(), dy.view(), o);
     EXPECT_TRUE(test::gradient_matches(x, dx, [&] {
-      kernels::avg_pool2d({}, y.view(), x.view(), o);
+      kernels::avg_pool2d(test::context(), y.view(), x.view(), o);
       return test::weighted_sum(y);
     }));
-    kernels::adaptive_avg_pool2d_backward({}, dx.view(), test::weights_like(small).view());
+    kernels::adaptive_avg_pool2d_backward(test::context(), dx.view(), test::weights_like(small).view());
     EXPECT_TRUE(test::gradient_matches(x, dx, [&] {
-      kernels::adaptive_avg_pool2d({}, small.view(), x.view());
+      kernels::adaptive_avg_pool2d(test::context(), small.view(), x.view());
       return test::weighted_sum(small);
     }));
   }
@@ -160,48 +164,51 @@ TEST(Pool2d, NaNAndInfinity) {
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
     const Tensor x =
         test::from_list({1, 2, 2, 2}, DType::f32, {1, NAN, NAN, 7, -INFINITY, -INFINITY, -INFINITY, -INFINITY}, format);
-    const Tensor y = empty({1, 2, 1, 1}, DType::f32, test::device(), format), i = empty({1, 2, 1, 1}, DType::i32, test::device(), format);
-    kernels::max_pool2d({}, y.view(), i.view(), x.view(), {});
+    const Tensor y = make({1, 2, 1, 1}, DType::f32, test::device(), format),
+                 i = make({1, 2, 1, 1}, DType::i32, test::device(), format);
+    kernels::max_pool2d(test::context(), y.view(), i.view(), x.view(), {});
     EXPECT_TRUE(test::equal(y, {std::nan(""), -INFINITY}));
     EXPECT_TRUE(test::equal(i, {1, 0}));
   }
 }
 
 TEST(Pool2d, BadArguments) {
-  const Tensor x = empty({2, 3, 6, 6}), y = empty({2, 3, 3, 3}),
-               last = empty({2, 3, 3, 3}, DType::f32, test::device(), MemoryFormat::channels_last);
-  const Tensor i = empty({2, 3, 3, 3}, DType::i32), none = empty({0, 3, 6, 6});
-  kernels::max_pool2d({}, empty({0, 3, 3, 3}).view(), {}, none.view(), {});
-  kernels::avg_pool2d_backward({}, none.view(), empty({0, 3, 3, 3}).view(), {});
+  const Tensor x = make({2, 3, 6, 6}), y = make({2, 3, 3, 3}),
+               last = make({2, 3, 3, 3}, DType::f32, test::device(), MemoryFormat::channels_last);
+  const Tensor i = make({2, 3, 3, 3}, DType::i32), none = make({0, 3, 6, 6});
+  kernels::max_pool2d(test::context(), make({0, 3, 3, 3}).view(), {}, none.view(), {});
+  kernels::avg_pool2d_backward(test::context(), none.view(), make({0, 3, 3, 3}).view(), {});
   EXPECT_TRUE(throws(Kind::argument, "kernel 0", [&] {
-    kernels::max_pool2d({}, y.view(), {}, x.view(), {.kernel = {0, 2}});
+    kernels::max_pool2d(test::context(), y.view(), {}, x.view(), {.kernel = {0, 2}});
   }));
   EXPECT_TRUE(throws(Kind::argument, "stride 0", [&] {
-    kernels::max_pool2d({}, y.view(), {}, x.view(), {.stride = {2, 0}});
+    kernels::max_pool2d(test::context(), y.view(), {}, x.view(), {.stride = {2, 0}});
   }));
   EXPECT_TRUE(throws(Kind::argument, "padding 2", [&] {
-    kernels::max_pool2d({}, y.view(), {}, x.view(), {.padding = {2, 0}});
+    kernels::max_pool2d(test::context(), y.view(), {}, x.view(), {.padding = {2, 0}});
   }));
   EXPECT_TRUE(throws(Kind::argument, "larger than x", [&] {
-    kernels::max_pool2d({}, y.view(), {}, x.view(), {.kernel = {7, 2}});
+    kernels::max_pool2d(test::context(), y.view(), {}, x.view(), {.kernel = {7, 2}});
   }));
   EXPECT_TRUE(throws(Kind::argument, "y has sizes", [&] {
-    kernels::avg_pool2d({}, empty({2, 3, 3, 4}).view(), x.view(), {});
+    kernels::avg_pool2d(test::context(), make({2, 3, 3, 4}).view(), x.view(), {});
   }));
-  EXPECT_TRUE(throws(Kind::argument, "copy one first", [&] { kernels::avg_pool2d({}, last.view(), x.view(), {}); }));
-  EXPECT_TRUE(
-      throws(Kind::argument, "indices is f32", [&] { kernels::max_pool2d({}, y.view(), y.view(), x.view(), {}); }) ||
-      throws(Kind::argument, "indices is", [&] { kernels::max_pool2d({}, y.view(), y.view(), x.view(), {}); }));
+  EXPECT_TRUE(throws(Kind::argument, "copy one first",
+                     [&] { kernels::avg_pool2d(test::context(), last.view(), x.view(), {}); }));
+  EXPECT_TRUE(throws(Kind::argument, "indices is f32",
+                     [&] { kernels::max_pool2d(test::context(), y.view(), y.view(), x.view(), {}); }) ||
+              throws(Kind::argument, "indices is",
+                     [&] { kernels::max_pool2d(test::context(), y.view(), y.view(), x.view(), {}); }));
   EXPECT_TRUE(throws(Kind::argument, "indices is not given",
-                     [&] { kernels::max_pool2d_backward({}, x.view(), y.view(), {}, {}); }));
+                     [&] { kernels::max_pool2d_backward(test::context(), x.view(), y.view(), {}, {}); }));
   EXPECT_TRUE(throws(Kind::argument, "cannot be averaged", [&] {
-    kernels::adaptive_avg_pool2d({}, empty({2, 4, 1, 1}).view(), x.view());
+    kernels::adaptive_avg_pool2d(test::context(), make({2, 4, 1, 1}).view(), x.view());
   }));
   EXPECT_TRUE(throws(Kind::unsupported, "f16", [&] {
-    kernels::avg_pool2d({}, y.view(), empty({2, 3, 6, 6}, DType::f16).view(), {});
+    kernels::avg_pool2d(test::context(), y.view(), make({2, 3, 6, 6}, DType::f16).view(), {});
   }));
   EXPECT_TRUE(throws(Kind::argument, "rank 4", [&] {
-    kernels::avg_pool2d({}, y.view(), empty({3, 6, 6}).view(), {});
+    kernels::avg_pool2d(test::context(), y.view(), make({3, 6, 6}).view(), {});
   }));
 }
 
