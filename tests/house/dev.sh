@@ -29,6 +29,8 @@ expect 2 "no preset 'release' with tests" test release
 expect 2 "format takes --check or nothing" format --chekc
 expect 2 'install takes' install everything
 expect 2 "bench takes kernels or step, not 'all-of-it'" bench all-of-it
+expect 2 'pack takes the name of a .tar.gz file' pack here
+APEX_PRESET=fast expect 2 "APEX_PRESET is dev or cuda, not 'fast'" test
 
 # A machine where two packages are missing, then one without apt-get.
 mkdir "$folder/bin"
@@ -56,6 +58,38 @@ APT=100 PATH=$folder/bin:$PATH expect 3 'apt-get could not install: ninja-build 
 : >"$LOG"
 APEX_NO_INSTALL=1 PATH=$folder/bin:$PATH expect 0 '' install build
 [[ ! -s $LOG ]] || { echo "APEX_NO_INSTALL=1 installed something"; failures=$((failures + 1)); }
+
+# The headers of cudnn-frontend: a download that is not the pinned file, one that fails, and nothing to download with.
+mkdir -p "$folder/tree" "$folder/few"
+cp "$root/dev" "$folder/tree/dev"
+for tool in bash dirname readlink cat rm mkdir sha256sum; do ln -s "$(command -v "$tool")" "$folder/few/$tool"; done
+for tool in dpkg-query apt-get; do printf '#!/bin/bash\nprintf "install ok installed"\n' >"$folder/few/$tool"; done
+cat >"$folder/few/python3" <<'X'
+#!/bin/bash
+[[ -n ${WHEEL-} ]] || exit 1
+while (($#)); do
+  [[ $1 != --dest ]] || printf '%s' "$WHEEL" >"$2/nvidia_cudnn_frontend-1.23.0-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
+  shift
+done
+X
+chmod +x "$folder"/few/*
+expect_install_cuda() {  # CODE TEXT
+  local output status
+  output=$(env -u CUDNNFrontend_ROOT -u EBROOTCUDNNMINFRONTEND -u CONDA_PREFIX PATH="$folder/few" \
+    bash "$folder/tree/dev" install cuda 2>&1 </dev/null)
+  status=$?
+  if [[ $status -ne $1 || $output != *"$2"* || -e $folder/tree/build/deps/cudnn-frontend ]]; then
+    printf './dev install cuda: exit code %d (wanted %d), wanted "%s" in:\n%s\n' "$status" "$1" "$2" "$output"
+    failures=$((failures + 1))
+  fi
+}
+WHEEL='something else' expect_install_cuda 3 'sha256 differs'
+expect_install_cuda 3 'takes pip (Debian: python3-pip) or curl'
+APEX_NO_INSTALL=1 expect_install_cuda 3 'set CUDNNFrontend_ROOT'
+printf '#!/bin/bash\nexit 22\n' >"$folder/few/curl"
+for tool in grep head; do ln -s "$(command -v "$tool")" "$folder/few/$tool"; done
+chmod +x "$folder/few/curl"
+expect_install_cuda 3 'could not fetch'
 
 mkdir "$folder/bare"
 for tool in bash dirname readlink; do ln -s "$(command -v "$tool")" "$folder/bare/$tool"; done

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # readme.sh ROOT BUILD: runs the README's commands as they are written. A comment before each block says where:
 #   <!-- runs in: build folder -->   here, in a scratch folder that looks like the build folder
-#   <!-- runs in: source folder -->  here, when BUILD is what ./dev uses
+#   <!-- runs in: source folder -->  here, when BUILD is a folder that ./dev uses
 #   <!-- run by: ... -->             elsewhere, or needs a cluster
 # A block of commands without such a comment is an error. Trainings are cut short through the environment.
 set -uo pipefail
@@ -21,7 +21,10 @@ run_block() {  # LINE PLACE FILE
   case $2 in
     'runs in: build folder') folder=$scratch/tree/build/dev ;;
     'runs in: source folder')
-      [[ $build -ef $root/build/dev ]] || return 0
+      case $(realpath "$build") in
+        "$(realpath "$root/build")"/dev | "$(realpath "$root/build")"/cuda) export APEX_PRESET=${build##*/} ;;
+        *) return 0 ;;
+      esac
       folder=$root
       ;;
     'run by: '*) return 0 ;;
