@@ -10,5 +10,9 @@ target_sources(apex PRIVATE
   src/train/resume.cpp
   src/train/runtime.cpp
   src/train/signals.cpp
+  src/train/step_graph.cpp
   src/train/trainer.cpp
   src/train/trainer_checkpoint.cpp)
+if(APEX_ENABLE_CUDA)
+  target_sources(apex PRIVATE src/train/cuda/captured_graph.cpp)
+endif()
