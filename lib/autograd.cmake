@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Everything of the library that needs neither MPI nor files; objects of their own, so that its tests link no more.
 add_library(apex_autograd OBJECT
+  src/fp16_utils.cpp
   src/multi_tensor_apply.cpp
   src/random.cpp
   src/schedules.cpp

@@ -8,6 +8,7 @@
 #include "apex/collectives/session.hpp"
 #include "apex/core/error.hpp"
 #include "apex/core/tensor.hpp"
+#include "apex/fp16_utils.hpp"
 #include "apex/models/resnet.hpp"
 #include "apex/multi_tensor_apply.hpp"
 #include "apex/nn/functional.hpp"

@@ -34,11 +34,10 @@ Tensor state_copy(const Tensor& param, const Tensor& value, DType dtype) {
   return out;
 }
 
-bool is_set(const Tensor& found_inf) {
-  if (!found_inf.defined()) return false;
-  if (found_inf.dtype() != DType::f32 && found_inf.dtype() != DType::i32)
-    fail(Kind::argument, concat("step: found_inf is ", found_inf.dtype(), "; f32 or i32 is needed"));
-  return found_inf.item() != 0.0;
+void check_lr_source(const Tensor& lr) {
+  if (lr.defined() && (lr.dtype() != DType::f64 || lr.numel() != 1))
+    fail(Kind::argument,
+         concat("set_lr_source: the learning rate is ", lr.dtype(), ' ', lr.sizes(), "; one f64 element is needed"));
 }
 
 }  // namespace
@@ -99,6 +98,18 @@ void Optimizer::set_lr(double lr) {
   for (std::size_t g = 0; g < groups_.size(); ++g) set_hyper(g, "lr", lr);
 }
 
+void Optimizer::set_lr_source(const Tensor& lr) {
+  check_lr_source(lr);
+  for (auto& group : groups_) group.lr_on_device = lr;
+}
+
+void Optimizer::set_lr_source(std::size_t group, const Tensor& lr) {
+  check_lr_source(lr);
+  if (group >= groups_.size())
+    fail(Kind::argument, concat(type(), ": group ", group, " of ", groups_.size(), " parameter groups"));
+  groups_[group].lr_on_device = lr;
+}
+
 Tensor Optimizer::step(const std::function<Tensor()>& closure) {
   Tensor loss;
   if (closure) {
@@ -109,10 +120,26 @@ Tensor Optimizer::step(const std::function<Tensor()>& closure) {
   return loss;
 }
 
+/// The caller writes the next step's result into the same tensor, so what this step saw is kept apart. The copy has its
+/// place for good: under capture it is written by the graph.
+void Optimizer::note_found_inf(const Tensor& found_inf) {
+  had_found_inf_ = found_inf.defined();
+  if (!had_found_inf_) return;
+  if ((found_inf.dtype() != DType::f32 && found_inf.dtype() != DType::i32) || found_inf.numel() != 1)
+    fail(Kind::argument, concat("step: found_inf is ", found_inf.dtype(), ' ', found_inf.sizes(),
+                                "; one element of f32 or i32 is needed"));
+  if (!skipped_.defined() || skipped_.dtype() != found_inf.dtype() || skipped_.device() != found_inf.device())
+    skipped_ = empty({1}, found_inf.dtype(), found_inf.device());
+  kernels::copy(skipped_.context(), skipped_.view(), found_inf.view());
+}
+
+bool Optimizer::last_step_skipped() const { return had_found_inf_ && skipped_.item() != 0.0; }
+
 void Optimizer::step(const StepScaling& scaling) {
   NoGradGuard no_grad;
-  last_step_skipped_ = is_set(scaling.found_inf);
-  if (last_step_skipped_) return;  // before any state is made: a skipped first step is no first step
+  note_found_inf(scaling.found_inf);
+  // On the host a skipped step ends here, before any state is made: a skipped first step is no first step.
+  if (had_found_inf_ && skipped_.device().is_cpu() && last_step_skipped()) return;
   for (auto& group : groups_) step_group(group, scaling);
 }
 

@@ -23,6 +23,7 @@ using HyperMap = std::map<std::string, HyperValue, std::less<>>;
 struct ParamGroup {
   std::vector<Tensor> params = {};
   HyperMap hyper = {};
+  Tensor lr_on_device = {};  ///< set by Optimizer::set_lr_source; not part of any saved state
 
   double number(std::string_view key) const;  ///< @throws Kind::argument when there is no such key
   bool flag(std::string_view key) const;
@@ -69,13 +70,22 @@ class Optimizer {
   void set_hyper(std::size_t group, std::string_view key, HyperValue value);
   /// Sets the learning rate of every group.
   void set_lr(double lr);
+  /// From now on steps read the learning rate of every group (or of one) from `lr` (f64, one element, on the
+  /// parameters' device) when the kernel runs, instead of the hyper-parameter "lr": a captured step can then be
+  /// replayed with another rate. The same number gives the same bits either way. The hyper-parameter stays what is
+  /// saved and printed, so keep it up by set_lr. An undefined tensor goes back to it.
+  /// @throws Kind::argument for another dtype or size
+  void set_lr_source(const Tensor& lr);
+  void set_lr_source(std::size_t group, const Tensor& lr);
 
   /// One update of every parameter that has a gradient; raises the version of what it changes. With a closure: it runs
   /// first, with gradients on, and its result is returned; else the result is undefined.
+  /// On CUDA nothing here waits for the device, so a step can be captured once all state exists.
   Tensor step(const std::function<Tensor()>& closure = {});
   void step(const StepScaling& scaling);
-  /// Whether the last step was skipped because found_inf was set. Waits for the device.
-  bool last_step_skipped() const { return last_step_skipped_; }
+  /// Whether the last step (replays of a captured one count) was skipped because found_inf was set. Waits for the
+  /// device.
+  bool last_step_skipped() const;
 
   /// Drops the gradients or fills them with zeros; the default is the constructor's.
   void zero_grad(std::optional<bool> set_to_none = {});
@@ -100,12 +110,14 @@ class Optimizer {
   Optimizer(HyperMap defaults, bool set_grad_none);
 
   virtual void check_hyper(const HyperMap& hyper) const = 0;
+  /// On the CPU a skipped step never comes here; on a device the kernels must read scaling.found_inf themselves.
   virtual void step_group(ParamGroup& group, const StepScaling& scaling) = 0;
   /// The dtype of the state `key` of `param`; nothing for an unknown key.
   virtual std::optional<DType> state_dtype(const Tensor& param, std::string_view key) const = 0;
   std::map<std::string, Tensor>& mutable_state(const Tensor& param) { return state_[param.id()]; }
 
  private:
+  void note_found_inf(const Tensor& found_inf);
   void check_params(const ParamGroup& group) const;
   HyperMap completed(const HyperMap& given, Kind kind) const;
 
@@ -113,7 +125,8 @@ class Optimizer {
   bool set_grad_none_;
   std::vector<ParamGroup> groups_;
   std::unordered_map<const void*, std::map<std::string, Tensor>> state_;
-  bool last_step_skipped_ = false;
+  Tensor skipped_;  ///< found_inf as the last step saw it, a persistent copy on its device; undefined: no step had one
+  bool had_found_inf_ = false;
 };
 
 /// The class and every group's size and hyper-parameters, one line each.
