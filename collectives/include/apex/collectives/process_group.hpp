@@ -25,7 +25,7 @@ struct Group;
 class Channel;
 }  // namespace detail
 
-/// `avg` is the sum times 1/size, rounded in the tensor's dtype after the sum.
+/// `avg` is the sum times 1/size, rounded in the tensor's dtype after the sum (on CUDA as NCCL's ncclAvg does it).
 enum class ReduceOp : unsigned char { sum, avg, product, min, max };
 
 /// Who talks. Each purpose of a group has a communicator of its own, so clients that issue collectives on their own
@@ -57,12 +57,14 @@ struct Label {
 /// too, and handles go away at different moments on different ranks. A handle that outlives the Session can still be
 /// copied and destroyed; anything else throws Kind::state.
 ///
-/// Tensors of a collective: on this group's device, same dtype and sizes on all ranks (the caller's promise;
+/// Tensors of a collective: on the CPU, where MPI carries them, or on the Session's CUDA device, where NCCL does; same
+/// device kind, dtype and sizes on all ranks (the caller's promise;
 /// where APEX_DIST_DEBUG=1 a difference, in the label too, is an error of the Work, on every rank). Wrong tensors throw
 /// Kind::argument, before anything is sent. Zero elements are fine. MPI's counts are no limit: large tensors travel in
 /// pieces.
 ///
-/// Each asynchronous function returns at once; `.wait()` makes it the blocking form.
+/// Each asynchronous function returns at once; `.wait()` makes it the blocking form (on CUDA it blocks the stream, not
+/// the thread). Host values (numbers, bytes, agree) always travel by MPI and block the thread.
 class ProcessGroup {
  public:
   /// The null group; modules read it as "the world".
@@ -104,7 +106,8 @@ class ProcessGroup {
   /// Combines tensor over all ranks, element by element, in place. Needs a dense tensor, strides in any order but the
   /// same on all ranks. 16-bit types are added in f32 and rounded at each step, as NCCL does; bool takes min and max
   /// only, integers everything but avg. min and max of a NaN are unspecified.
-  /// In a deterministic Session the sum runs over the ranks in order, in f32 (f64 for f64), rounded once. Collective.
+  /// In a deterministic Session the sum runs over the ranks in order, in f32 (f64 for f64), rounded once; on CUDA in
+  /// NCCL's ring order (SessionOptions::deterministic). Collective.
   [[nodiscard]] Work all_reduce(const Tensor& tensor, ReduceOp op = ReduceOp::sum, Label label = {}) const;
   /// Gives every rank root's values. Dense as above. Collective.
   [[nodiscard]] Work broadcast(const Tensor& tensor, int root, Label label = {}) const;

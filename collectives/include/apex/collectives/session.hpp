@@ -6,9 +6,11 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "apex/collectives/deadline.hpp"
 #include "apex/collectives/process_group.hpp"
+#include "apex/core/context.hpp"
 #include "apex/core/device.hpp"
 
 namespace apex::dist {
@@ -20,10 +22,17 @@ struct SessionOptions {
   double timeout_s = 600;
   /// Number of ranks the user meant to start; 0 takes what comes.
   int expect_ranks = 0;
-  /// Sums over ranks in rank order (slower): same bits for the same number of ranks on any transport.
+  /// Sums over ranks in rank order (slower): same bits for the same number of ranks on any transport. On CUDA NCCL's
+  /// ring in its simple protocol (unless NCCL_ALGO, NCCL_PROTO say otherwise): same bits for the same ranks on the same
+  /// GPUs and links.
   bool deterministic = false;
-  /// Unset: CUDA where the build has it and a device is found, else the CPU.
+  /// Unset: CUDA where the build has it and every rank finds a device, else the CPU.
   std::optional<DeviceKind> device{};
+  /// Which of the visible CUDA devices, the same number on every rank; unset: local rank modulo their count.
+  std::optional<int> device_index{};
+  /// Let several ranks use one GPU. NCCL cannot: all collectives of the job then go through host memory and MPI, and
+  /// block (they cannot be captured into a graph).
+  bool allow_shared_device = false;
   /// Compare each collective across ranks before it starts. Also switched on by APEX_DIST_DEBUG=1.
   bool debug = false;
   /// What to ask of MPI_Init_thread; what it provides counts.
@@ -45,7 +54,9 @@ class Session {
  public:
   /// @throws Kind::state for a second Session or a finalised MPI; Kind::argument for bad options;
   ///         Kind::data when the launcher started more tasks than MPI sees, or expect_ranks differs;
-  ///         Kind::unsupported for a device this build has not
+  ///         Kind::unsupported for a device this build or this host has not; on every rank, with Kind::data, when two
+  ///         ranks of a node would use one GPU (both and the GPU are named), when the ranks' devices differ in kind, or
+  ///         when NCCL cannot connect the ranks
   Session(int& argc, char**& argv, const SessionOptions& options = {});
   explicit Session(const SessionOptions& options = {});
   Session(const Session&) = delete;
@@ -58,8 +69,11 @@ class Session {
   /// Rank among, and number of, the ranks that share this node's memory.
   int local_rank() const noexcept { return local_rank_; }
   int local_size() const noexcept { return local_size_; }
-  /// This rank's device: local_rank modulo the visible devices.
+  /// This rank's device: local_rank modulo the visible devices, unless device_index was given. It is the thread's
+  /// current CUDA device once the Session is made.
   Device device() const noexcept { return device_; }
+  /// Whether ranks share a GPU, so that CUDA tensors travel through host memory.
+  bool shares_devices() const noexcept { return shares_devices_; }
   const SessionOptions& options() const noexcept { return options_; }
   /// The MPI_THREAD_ level in force. Below MPI_THREAD_MULTIPLE there is no progress thread and nothing overlaps.
   int thread_level() const noexcept { return thread_level_; }
@@ -71,6 +85,7 @@ class Session {
  private:
   void start(int* argc, char*** argv);
   void make_world();
+  void choose_device();
   void finish(bool peers_may_wait) noexcept;
 
   SessionOptions options_;
@@ -78,9 +93,16 @@ class Session {
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
   int thread_level_ = 0;
   Device device_ = kCpu;
+  bool shares_devices_ = false;
   bool owns_mpi_ = false;
   int exceptions_at_start_ = 0;
 };
+
+/// Puts what was queued on ctx last (the launch of a captured step, say) into the watchdog's list under `label`, until
+/// the device has passed it: "graph step 17" is reported like a collective, and when it is not done in the Session's
+/// timeout_s the job ends with exit code 7. Collectives inside a graph are watched in no other way. Costs an event;
+/// never waits. Does nothing on the CPU, without a Session, and while ctx is being captured.
+void watch(const Context& ctx, std::string_view label);
 
 /// Looks up an environment variable; null when unset.
 using Environment = std::function<const char*(const char*)>;

@@ -7,11 +7,15 @@
 namespace apex::dist {
 
 /// Running totals since the Session began; subtract two readings to measure an interval. Seconds of wall clock.
+///
+/// On CUDA the times are taken by events on the device and counted once it has passed them: a reading lags behind what
+/// was issued by as much as the device does, and never waits for it. Collectives inside a captured graph count once, as
+/// issued, and their times are not known.
 struct Statistics {
   std::int64_t collectives = 0;  ///< issued
   std::int64_t bytes = 0;        ///< of the tensors handed in, on this rank
   double busy_s = 0;             ///< time in which at least one collective was in flight
-  double exposed_s = 0;          ///< time in which a caller stood still and waited for one
+  double exposed_s = 0;          ///< time in which a caller (on CUDA: its stream) stood still and waited for one
   /// Communication that ran behind other work.
   double hidden_s() const noexcept { return busy_s > exposed_s ? busy_s - exposed_s : 0; }
 };

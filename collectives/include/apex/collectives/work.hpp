@@ -14,6 +14,10 @@ class Operation;
 
 /// A collective that was issued: a shared handle. The tensors it works on are kept alive until it is complete; until
 /// then they must be neither read nor written. Dropping the handle does not cancel anything.
+///
+/// On CUDA it runs on a stream of its channel's own, after what was queued on the current stream when it was issued.
+/// Issued while the current stream is captured into a graph it becomes a part of that graph: wait() for it before the
+/// capture ends (that joins the streams); wait_host() and test() throw Kind::state then, finished() stays unset.
 class Work {
  public:
   using Clock = std::chrono::steady_clock;
@@ -22,8 +26,8 @@ class Work {
   Work() = default;
   explicit Work(std::shared_ptr<detail::Operation> operation);
 
-  /// Makes the current stream wait until the result is there. For CPU tensors that is the calling thread; the time it
-  /// stands still is counted as exposed communication.
+  /// Makes the current stream wait until the result is there. For CPU tensors that is the calling thread. The time that
+  /// the thread (the stream) stands still is counted as exposed communication.
   /// @throws Kind::communication when the transport failed. A peer that never comes ends the job (see SessionOptions).
   void wait() const;
 
@@ -34,7 +38,8 @@ class Work {
   /// @throws as wait()
   bool test() const;
 
-  /// When it was handed over, and when its completion was seen (unset while in flight).
+  /// When it was handed over, and when its completion was seen (unset while in flight). On CUDA the latter is the time
+  /// at which the device finished it.
   Clock::time_point issued() const;
   std::optional<Clock::time_point> finished() const;
 

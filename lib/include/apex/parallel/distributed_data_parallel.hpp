@@ -36,7 +36,7 @@ struct DistributedDataParallelOptions {
   /// Bucket i is reduced by communicator i mod n. More than 1 not with delay_allreduce.
   int num_allreduce_streams = 1;
   /// The groups to use instead of own ones: num_allreduce_streams of them, which must be more than 1, and as many
-  /// streams.
+  /// streams (cudaStream_t: a bucket is packed there; null: on the current stream; not used on the CPU).
   struct Communicators {
     std::vector<dist::ProcessGroup> groups;
     std::vector<void*> streams;
@@ -77,6 +77,10 @@ struct DistributedDataParallelOptions {
 /// The module is the child "module"; forward runs it. Gradients only meet when forward was called through this object
 /// since the last backward: one backward for each forward (several losses: add them up), except with delay_allreduce,
 /// where each backward reduces again at its end.
+///
+/// On CUDA nothing of a step waits for the device: buckets are packed on the current stream, reduced on the channel's,
+/// and the end of backward makes the current stream wait for them. The whole step can be captured into a graph once the
+/// plan is there (Kind::state before, Kind::unsupported with find_unused_parameters).
 ///
 /// Constructor, forward with BroadcastBuffers::each_forward and every backward that synchronises are collective.
 /// Not copyable; hooks are taken off when it goes away.
@@ -128,13 +132,17 @@ class DistributedDataParallel : public nn::Module {
   /// Reduced flat buffers by bucket, with retain_allreduce_buffers.
   const std::vector<Tensor>& allreduce_buffers() const;
 
-  /// What the last synchronising backward did, in launch order; empty after a recording one.
+  /// What the last synchronising backward did, in launch order; empty after a recording one and after one that was
+  /// captured. On CUDA asking waits for the device.
   struct BucketTiming {
     int bucket;
-    Clock::time_point launched;
-    Clock::time_point finished;  ///< its completion was seen
+    Clock::time_point launched;  ///< handed over
+    Clock::time_point finished;  ///< its completion was seen; on CUDA: the device had it done
   };
   const std::vector<BucketTiming>& last_timings() const;
+  /// Seconds by which reducing outlasted the last synchronising backward that the device has finished (so on CUDA one
+  /// or two steps late; asking never waits). Unset before the first one, and while steps are replayed from a graph.
+  std::optional<double> last_exposed_s() const;
 
  private:
   struct Impl;
