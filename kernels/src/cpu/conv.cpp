@@ -7,8 +7,10 @@
 #include "../reduce_impl.hpp"
 #include "gemm.hpp"
 #include "onednn.hpp"
+#include "widened.hpp"
 
-// f32 goes to oneDNN. f64 is a matrix product whose packers read the images where they lie:
+// f32 goes to oneDNN, 16 bits through f32 to the same. f64 is a matrix product whose packers read the images where they
+// lie:
 //   forward          y[k, (n,i,j)]     = w[k, (c,r,s)]     patches[(c,r,s), (n,i,j)]
 //   backward data    dx[c, (n,h,w)]    = w[(k,r,s), c]^T   reached[(k,r,s), (n,h,w)]
 //   backward weight  dw[k, (c,r,s)]    = dy[k, (n,i,j)]    patches[(c,r,s), (n,i,j)]^T
@@ -17,6 +19,7 @@ namespace apex::kernels::cpu {
 namespace {
 
 using G = Gemm<double>;
+constexpr auto kUninitialised = Widened::Contents::uninitialised;
 
 /// Sizes and strides of one group of the convolution.
 struct Geometry {
@@ -203,6 +206,11 @@ void conv2d_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstV
                     const Conv2dOptions& options) {
   if (y.numel() == 0) return;
   if (x.dtype == DType::f32) return onednn::conv2d_forward(ctx, y, x, w, bias, options);
+  if (is_16bit(x.dtype)) {
+    const Widened wide_x(ctx, x), wide_w(ctx, w), wide_bias(ctx, bias), wide_y(ctx, y, kUninitialised);
+    onednn::conv2d_forward(ctx, wide_y.view(), wide_x.view(), wide_w.view(), wide_bias.view(), options);
+    return wide_y.store(ctx, y);
+  }
   const Geometry g(x, w, y, options);
   for (std::int64_t group = 0; group < options.groups; ++group)
     forward(ctx, y.as<double>() + group * g.k * g.ys[1], x.as<double>() + group * g.c * g.xs[1],
@@ -213,6 +221,11 @@ void conv2d_backward_data(const Context& ctx, View dx, ConstView dy, ConstView w
   if (dx.numel() == 0) return;
   if (dy.numel() == 0) return fill(ctx, dx, 0.0);
   if (dx.dtype == DType::f32) return onednn::conv2d_backward_data(ctx, dx, dy, w, options);
+  if (is_16bit(dx.dtype)) {
+    const Widened wide_dy(ctx, dy), wide_w(ctx, w), wide_dx(ctx, dx, kUninitialised);
+    onednn::conv2d_backward_data(ctx, wide_dx.view(), wide_dy.view(), wide_w.view(), options);
+    return wide_dx.store(ctx, dx);
+  }
   const Geometry g(dx, w, dy, options);
   for (std::int64_t group = 0; group < options.groups; ++group)
     backward_data(ctx, dx.as<double>() + group * g.c * g.xs[1], dy.as<double>() + group * g.k * g.ys[1],
@@ -227,6 +240,12 @@ void conv2d_backward_weight(const Context& ctx, View dw, View db, ConstView dy, 
     return;
   }
   if (dw.dtype == DType::f32) return onednn::conv2d_backward_weight(ctx, dw, db, dy, x, options);
+  if (is_16bit(dw.dtype)) {
+    const Widened wide_dy(ctx, dy), wide_x(ctx, x), wide_dw(ctx, dw, kUninitialised), wide_db(ctx, db, kUninitialised);
+    onednn::conv2d_backward_weight(ctx, wide_dw.view(), wide_db.view(), wide_dy.view(), wide_x.view(), options);
+    wide_dw.store(ctx, dw);
+    return wide_db.store(ctx, db);
+  }
   const Geometry g(x, dw, dy, options);
   for (std::int64_t group = 0; group < options.groups; ++group)
     backward_weight(ctx, dw.as<double>() + group * g.k * g.ws[0], dy.as<double>() + group * g.k * g.ys[1],

@@ -5,6 +5,7 @@
 #include "../reduce_impl.hpp"
 #include "gemm.hpp"
 #include "onednn.hpp"
+#include "widened.hpp"
 
 namespace apex::kernels::cpu {
 namespace {
@@ -105,9 +106,18 @@ void product_or_scale(const Context& ctx, const Matrix<T>& c, const Matrix<const
     }
 }
 
+constexpr auto kUninitialised = Widened::Contents::uninitialised;
+
 }  // namespace
 
 void matmul(const Context& ctx, View c, ConstView a, ConstView b, const MatmulOptions& options) {
+  if (is_16bit(c.dtype)) {
+    const bool reads_c = options.beta != 0.0;
+    const Widened wide_a(ctx, a), wide_b(ctx, b);
+    const Widened wide_c(ctx, c, reads_c ? Widened::Contents::loaded : kUninitialised);
+    cpu::matmul(ctx, wide_c.view(), wide_a.view(), wide_b.view(), options);
+    return wide_c.store(ctx, c);
+  }
   visit_wide_floating(c.dtype, "matmul", [&]<class T>() {
     Matrix<T> to = matrix_of<T>(c);
     Matrix<const T> left = matrix_of<const T>(a), right = matrix_of<const T>(b);
@@ -123,6 +133,11 @@ void matmul(const Context& ctx, View c, ConstView a, ConstView b, const MatmulOp
 }
 
 void linear_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bias) {
+  if (is_16bit(y.dtype)) {
+    const Widened wide_x(ctx, x), wide_w(ctx, w), wide_bias(ctx, bias), wide_y(ctx, y, kUninitialised);
+    linear_forward(ctx, wide_y.view(), wide_x.view(), wide_w.view(), wide_bias.view());
+    return wide_y.store(ctx, y);
+  }
   if (bias.defined()) copy(ctx, y, bias);
   visit_wide_floating(y.dtype, "linear", [&]<class T>() {
     product_or_scale(ctx, matrix_of<T>(y), matrix_of<const T>(x), matrix_of<const T>(w).transposed(), 1.0,
@@ -131,12 +146,23 @@ void linear_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstV
 }
 
 void linear_backward_data(const Context& ctx, View dx, ConstView dy, ConstView w) {
+  if (is_16bit(dx.dtype)) {
+    const Widened wide_dy(ctx, dy), wide_w(ctx, w), wide_dx(ctx, dx, kUninitialised);
+    linear_backward_data(ctx, wide_dx.view(), wide_dy.view(), wide_w.view());
+    return wide_dx.store(ctx, dx);
+  }
   visit_wide_floating(dx.dtype, "linear_backward", [&]<class T>() {
     product_or_scale(ctx, matrix_of<T>(dx), matrix_of<const T>(dy), matrix_of<const T>(w), 1.0, 0.0);
   });
 }
 
 void linear_backward_weight(const Context& ctx, View dw, View db, ConstView dy, ConstView x) {
+  if (is_16bit(dy.dtype) && dw.defined()) {
+    const Widened wide_dy(ctx, dy), wide_x(ctx, x), wide_dw(ctx, dw, kUninitialised), wide_db(ctx, db, kUninitialised);
+    linear_backward_weight(ctx, wide_dw.view(), wide_db.view(), wide_dy.view(), wide_x.view());
+    wide_dw.store(ctx, dw);
+    return wide_db.store(ctx, db);
+  }
   if (dw.defined())
     visit_wide_floating(dw.dtype, "linear_backward", [&]<class T>() {
       product_or_scale(ctx, matrix_of<T>(dw), matrix_of<const T>(dy).transposed(), matrix_of<const T>(x), 1.0, 0.0);
