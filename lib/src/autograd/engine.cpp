@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "apex/core/profile.hpp"
 #include "apex/kernels/copy.hpp"
 #include "apex/kernels/elementwise.hpp"
 #include "apex/nn/functional.hpp"
@@ -120,6 +121,7 @@ class Pass {
   ~Pass() { current_ = outer_; }
 
   void run(std::span<const Tensor> roots, std::span<const Tensor> gradients) {
+    const ProfileRange range("backward");
     std::vector<Edge> edges;
     for (const Tensor& root : roots) {
       edges.push_back(edge_to(root));
@@ -208,6 +210,7 @@ class Pass {
 
     const bool differentiable = options_.create_graph && node->double_differentiable;
     const std::vector<Tensor> incoming = options_.create_graph ? grads : std::vector<Tensor>{};
+    const ProfileRange range(node->name);
     BackwardCall arguments{grads, {needs.get(), count}, &node};
     const bool before = exchange_grad_mode(differentiable);
     Gradients results;

@@ -1,11 +1,16 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
 #include <bit>
+#include <set>
+#include <utility>
 
 #include "apex/autograd.hpp"
 #include "apex/collectives/deadline.hpp"
-#include "apex/nn/functional.hpp"
+#include "apex/kernels/copy.hpp"
 #include "names.hpp"
+#ifdef APEX_HAS_CUDA
+#include "apex/core/cuda.hpp"
+#endif
 
 namespace apex::checkpoint {
 namespace {
@@ -13,24 +18,57 @@ namespace {
 // More names than this are stored as a dataset: an attribute holds less than 64 KiB.
 constexpr std::size_t kMaxNamesInAttribute = 2000;
 
-Tensor on_host(const Tensor& t) {
-  if (t.device().is_cpu()) return t.detach();
-  const NoGradGuard no_grad;
-  return nn::functional::to(t.detach(), kCpu);
-}
+/// Brings tensors to the host. What lies on a device is copied into page-locked memory, so that hundreds of copies are
+/// queued and waited for once.
+class Staging {
+ public:
+  Staging() = default;
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+  /// The copies' memory must not go away under them, whatever was thrown.
+  ~Staging() {
+    try {
+      wait();
+    } catch (const Error&) {  // a broken device says so at the next call
+    }
+  }
 
-void add_models(io::Tree& tree, const std::vector<LabelledModel>& models) {
+  /// A host tensor that has the values of `t` after wait(): `t` itself on the host.
+  Tensor on_host(const Tensor& t) {
+    if (t.device().is_cpu()) return t.detach();
+#ifdef APEX_HAS_CUDA
+    const Dims strides = is_non_overlapping_and_dense(t.sizes(), t.strides()) ? t.strides() : strides_for(t.sizes());
+    Tensor host = Tensor::from_storage(cuda::pinned_pool::storage(t.bytes()), t.dtype(), t.sizes(), strides);
+    devices_.insert(t.device().index);
+    kernels::transfer(t.context(), host.view(), t.view());
+    return host;
+#else
+    throw_not_built("checkpoint", t.device());
+#endif
+  }
+
+  void wait() {
+#ifdef APEX_HAS_CUDA
+    for (const int index : std::exchange(devices_, {})) cuda::synchronize(Context::current({DeviceKind::cuda, index}));
+#endif
+  }
+
+ private:
+  std::set<int> devices_;
+};
+
+void add_models(io::Tree& tree, Staging& staging, const std::vector<LabelledModel>& models) {
   for (const auto& [label, model] : models) {
     for (const auto& entry : model->state_dict()) {
       const bool parameter = entry.kind == nn::StateKind::parameter;
-      tree.add("model/" + full_name(label, entry.name), on_host(entry.tensor),
+      tree.add("model/" + full_name(label, entry.name), staging.on_host(entry.tensor),
                {{"kind", std::string(parameter ? "parameter" : "buffer")},
                 {"requires_grad", parameter && requires_grad(entry.tensor)}});
     }
   }
 }
 
-void add_optimizer(io::Tree& tree, const std::string& path, const optimizers::Optimizer& optimizer,
+void add_optimizer(io::Tree& tree, Staging& staging, const std::string& path, const optimizers::Optimizer& optimizer,
                    const std::unordered_map<const void*, std::string>& model_names) {
   tree.group(path)["type"] = std::string(optimizer.type());
   const auto names = names_in(optimizer, model_names);
@@ -45,19 +83,20 @@ void add_optimizer(io::Tree& tree, const std::string& path, const optimizers::Op
   }
   tree.group(path + "/state");
   optimizer.for_each_state([&](const Tensor& param, const std::string& key, const Tensor& value) {
-    tree.add(concat(path, "/state/", by_id.at(param.id()), '/', key), on_host(value));
+    tree.add(concat(path, "/state/", by_id.at(param.id()), '/', key), staging.on_host(value));
   });
 }
 
-void add_section(io::Tree& tree, const std::string& path, const Section& section) {
+void add_section(io::Tree& tree, Staging& staging, const std::string& path, const Section& section) {
   tree.group(path) = section.attributes;
   for (const auto& [name, attributes] : section.groups) tree.group(concat(path, '/', name)) = attributes;
-  for (const auto& [name, tensor] : section.tensors) tree.add(concat(path, '/', name), on_host(tensor));
+  for (const auto& [name, tensor] : section.tensors) tree.add(concat(path, '/', name), staging.on_host(tensor));
   for (const auto& [name, strings] : section.strings) tree.add(concat(path, '/', name), strings);
 }
 
 io::Tree tree_of(const Contents& contents) {
   io::Tree tree;
+  Staging staging;  // after the tree: it waits before the tree lets go of memory
   auto& root = tree.group("");
   root["epoch"] = contents.epoch;
   if (contents.class_names.size() <= kMaxNamesInAttribute)
@@ -67,27 +106,28 @@ io::Tree tree_of(const Contents& contents) {
 
   const auto models = all_models(contents.model, contents.models);
   tree.group("model")["arch"] = contents.arch;
-  add_models(tree, models);
+  add_models(tree, staging, models);
 
   if (contents.optimizer && !contents.optimizers.empty())
     fail(Kind::argument, "checkpoint: give either optimizer or optimizers, not both");
   const auto names = parameter_names(models);
   tree.group("optimizer");
-  if (contents.optimizer) add_optimizer(tree, "optimizer/0", *contents.optimizer, names);
+  if (contents.optimizer) add_optimizer(tree, staging, "optimizer/0", *contents.optimizer, names);
   for (std::size_t i = 0; i < contents.optimizers.size(); ++i) {
     if (!contents.optimizers[i]) fail(Kind::argument, concat("checkpoint: optimizer ", i, " is null"));
-    add_optimizer(tree, concat("optimizer/", i), *contents.optimizers[i], names);
+    add_optimizer(tree, staging, concat("optimizer/", i), *contents.optimizers[i], names);
   }
 
   const Generator& rng = contents.rng ? *contents.rng : default_generator();
   tree.group("rng") = {{"seed", std::bit_cast<std::int64_t>(rng.seed)},
                        {"offset", std::bit_cast<std::int64_t>(rng.offset)}};
-  add_section(tree, "amp", contents.amp);
-  add_section(tree, "scheduler", contents.scheduler);
-  add_section(tree, "sampler", contents.sampler);
-  add_section(tree, "ddp", contents.ddp);
-  add_section(tree, "metrics", contents.metrics);
-  add_section(tree, "config", contents.config);
+  add_section(tree, staging, "amp", contents.amp);
+  add_section(tree, staging, "scheduler", contents.scheduler);
+  add_section(tree, staging, "sampler", contents.sampler);
+  add_section(tree, staging, "ddp", contents.ddp);
+  add_section(tree, staging, "metrics", contents.metrics);
+  add_section(tree, staging, "config", contents.config);
+  staging.wait();
   return tree;
 }
 

@@ -98,37 +98,15 @@ functional::BatchNormArguments BatchNorm2d::arguments() const {
   a.running_mean = running_mean_;
   a.running_var = running_var_;
   if (!a.training) return a;
+  a.num_batches_tracked = num_batches_tracked_;
   a.momentum = options_.momentum ? *options_.momentum : 1.0 / (num_batches_tracked_.item() + 1.0);
   return a;
 }
 
-void BatchNorm2d::count_batch(const functional::BatchNormArguments& used) {
-  if (!used.training || !options_.track_running_stats) return;
-  const Tensor& count = num_batches_tracked_;
-  if (!count.device().is_cpu()) throw_not_built("BatchNorm2d", count.device());
-  ++*count.data<std::int64_t>();
-  count.raise_version();
-}
-
-Tensor BatchNorm2d::forward(const Tensor& x) {
-  const auto a = arguments();
-  Tensor y = functional::batch_norm(x, a);
-  count_batch(a);
-  return y;
-}
-
-Tensor BatchNorm2d::forward_relu(const Tensor& x) {
-  const auto a = arguments();
-  Tensor y = functional::batch_norm_relu(x, a);
-  count_batch(a);
-  return y;
-}
-
+Tensor BatchNorm2d::forward(const Tensor& x) { return functional::batch_norm(x, arguments()); }
+Tensor BatchNorm2d::forward_relu(const Tensor& x) { return functional::batch_norm_relu(x, arguments()); }
 Tensor BatchNorm2d::forward_add_relu(const Tensor& x, const Tensor& residual) {
-  const auto a = arguments();
-  Tensor y = functional::batch_norm_add_relu(x, residual, a);
-  count_batch(a);
-  return y;
+  return functional::batch_norm_add_relu(x, residual, arguments());
 }
 
 Tensor ReLU::forward(const Tensor& x) { return functional::relu(x); }

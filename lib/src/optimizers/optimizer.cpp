@@ -7,6 +7,7 @@
 
 #include "apex/autograd.hpp"
 #include "apex/kernels/copy.hpp"
+#include "apex/nn/functional.hpp"
 #include "apex/tensor_ops.hpp"
 
 namespace apex::optimizers {
@@ -30,7 +31,8 @@ const HyperValue& at(const ParamGroup& group, std::string_view key) {
 /// A copy of `value` as state of `param`: on its device, in its layout when the sizes are its.
 Tensor state_copy(const Tensor& param, const Tensor& value, DType dtype) {
   Tensor out = value.sizes() == param.sizes() ? empty_like(param, dtype) : empty(value.sizes(), dtype, param.device());
-  kernels::copy(out.context(), out.view(), value.view());
+  const Tensor near = nn::functional::to(value.detach(), param.device());
+  kernels::copy(out.context(), out.view(), near.view());
   return out;
 }
 

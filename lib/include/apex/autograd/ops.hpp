@@ -8,6 +8,7 @@
 #include <span>
 
 #include "apex/autograd/record.hpp"
+#include "apex/core/profile.hpp"
 #include "apex/core/tensor.hpp"
 
 /// The op table (one row per functional op) and the scope every functional op opens.
@@ -110,15 +111,15 @@ inline constexpr OpRow kOps[] = {
     {Op::contiguous, "contiguous", AmpClass::keep, true, kAnyDType},
     {Op::cast, "cast", AmpClass::keep, true, kAnyDType},
     {Op::to_device, "to_device", AmpClass::keep, true, kAnyDType},
-    {Op::matmul, "matmul", AmpClass::lower, true, kWide},
-    {Op::linear, "linear", AmpClass::lower, false, kWide},
-    {Op::conv2d, "conv2d", AmpClass::lower, false, kWide},
+    {Op::matmul, "matmul", AmpClass::lower, true, kFloating},
+    {Op::linear, "linear", AmpClass::lower, false, kFloating},
+    {Op::conv2d, "conv2d", AmpClass::lower, false, kFloating},
     {Op::batch_norm, "batch_norm", AmpClass::keep, false, kFloating},
     {Op::batch_norm_relu, "batch_norm_relu", AmpClass::keep, false, kFloating},
     {Op::batch_norm_add_relu, "batch_norm_add_relu", AmpClass::keep, false, kFloating},
-    {Op::max_pool2d, "max_pool2d", AmpClass::keep, false, kWide},
-    {Op::avg_pool2d, "avg_pool2d", AmpClass::keep, false, kWide},
-    {Op::adaptive_avg_pool2d, "adaptive_avg_pool2d", AmpClass::keep, false, kWide},
+    {Op::max_pool2d, "max_pool2d", AmpClass::keep, false, kFloating},
+    {Op::avg_pool2d, "avg_pool2d", AmpClass::keep, false, kFloating},
+    {Op::adaptive_avg_pool2d, "adaptive_avg_pool2d", AmpClass::keep, false, kFloating},
     {Op::softmax, "softmax", AmpClass::full, false, kFloating},
     {Op::log_softmax, "log_softmax", AmpClass::full, false, kFloating},
     {Op::cross_entropy, "cross_entropy", AmpClass::full, false, kFloating},
@@ -139,7 +140,7 @@ static_assert(detail::table_follows_enum(), "every Op has its row in kOps, in th
 
 /// Opened first in every functional op, with the op's tensors (undefined ones are skipped, except the first). Checks
 /// that they share a device and that the first one's dtype is in the op's row; it is where mixed precision casts inputs
-/// (hence the mutable handles) and where profiler ranges begin and end.
+/// (hence the mutable handles), and it is the op's range in a profiler's timeline.
 class OpScope {
  public:
   /// @throws Kind::argument for an undefined first input or mixed devices; Kind::unsupported for a dtype that
@@ -154,6 +155,7 @@ class OpScope {
 
  private:
   const OpRow& row_;
+  ProfileRange range_{row_.name};
 };
 
 }  // namespace apex

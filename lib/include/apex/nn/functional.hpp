@@ -57,6 +57,7 @@ Tensor narrow(const Tensor& x, int dim, std::int64_t start, std::int64_t length)
 Tensor expand(const Tensor& x, const Dims& sizes);
 Tensor contiguous(const Tensor& x, MemoryFormat format = MemoryFormat::contiguous);
 Tensor cast(const Tensor& x, DType dtype);  ///< the gradient is cast back
+/// x itself when it lies there. To the host: the result is ready on return. To a device: queued on its current stream.
 Tensor to(const Tensor& x, Device device);
 
 // --- layers ---
@@ -70,12 +71,14 @@ using Conv2dOptions = kernels::Conv2dOptions;
 /// x [N, C, H, W], weight [K, C / groups, R, S], bias [K] or undefined -> [N, K, H', W']; see kernels::conv2d_forward.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv2dOptions& options = {});
 
-/// What batch norm works with beside x. All tensors are [C] and may be undefined where said.
+/// What batch norm works with beside x. All tensors are [C] and may be undefined where said. Parameters and statistics
+/// have x's dtype or the one sums are formed in (f32 for 16-bit x); gradients have that of what they belong to.
 struct BatchNormArguments {
   Tensor weight = {}, bias = {};  ///< undefined: 1 and 0
   Tensor running_mean = {},
-         running_var = {};  ///< undefined: not tracked (training only); updated in place when training
-  bool training = true;     ///< statistics of the batch; else the running ones
+         running_var = {};          ///< undefined: not tracked (training only); updated in place when training
+  Tensor num_batches_tracked = {};  ///< i64, one element: training raises it by one; may be undefined
+  bool training = true;             ///< statistics of the batch; else the running ones
   double momentum = 0.1;
   double eps = 1e-5;
 };

@@ -74,7 +74,8 @@ class Linear : public Module {
 /// Normalises each channel (dimension 1 of rank 2 to 5) over batch and space (Ioffe, Szegedy 2015, arXiv:1502.03167).
 ///
 /// Training: statistics of the batch; running_mean and running_var move towards them by `momentum` (variance unbiased),
-/// num_batches_tracked counts. Without momentum the running statistics are the plain average of all batches seen.
+/// num_batches_tracked counts. Without momentum the running statistics are the plain average of all batches seen; each
+/// step then reads the count back from the device and waits for it.
 /// Evaluation, or frozen: the running statistics are used and left alone. Without track_running_stats there are no
 /// buffers and the batch's own statistics are always used.
 class BatchNorm2d : public Module {
@@ -111,8 +112,6 @@ class BatchNorm2d : public Module {
  protected:
   /// The arguments of the functional op for this call.
   functional::BatchNormArguments arguments() const;
-  /// After the op: counts the batch if it moved the running statistics.
-  void count_batch(const functional::BatchNormArguments& used);
 
  private:
   std::int64_t features_;

@@ -3,32 +3,45 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "apex/collectives/process_group.hpp"
 
 namespace apex::train {
 
-/// Sums over the ranks that are read one step late, so that nobody stands still for them. Each push() starts the
-/// reduction of one step's sums together with this rank's wish to stop, and gives back the step before. All ranks get
-/// the same values at the same push, so what they decide from them they decide alike.
+class Readback;
+
+/// Sums over the ranks that are read late, so that nobody stands still for them: on the CPU one step, on a GPU two (one
+/// for the copy to the host, one for the reduction, which is MPI's). All ranks get the same values at the same call, so
+/// what they decide from them they decide alike.
 class LaggedSums {
  public:
-  explicit LaggedSums(dist::ProcessGroup group) : group_(std::move(group)) {}
+  /// @param device  where the sums are
+  explicit LaggedSums(dist::ProcessGroup group, Device device = kCpu);
+  LaggedSums(const LaggedSums&) = delete;
+  LaggedSums& operator=(const LaggedSums&) = delete;
+  ~LaggedSums();
 
   struct Result {
     std::vector<double> sums;
     bool stop = false;  ///< some rank wished to stop
   };
-  /// Collective. @returns the previous push's result; nothing after the first push and after drain()
-  std::optional<Result> push(const std::vector<double>& sums, bool stop);
-  /// Collective. @returns the last push's result, if it has not been given back yet
-  std::optional<Result> drain();
+  /// Takes one step's sums (f64, one dimension; they may be overwritten by what is queued later) together with this
+  /// rank's wish to stop. On a GPU the thread goes on when the device is done with the step before: it never runs ahead
+  /// by more. Collective. @returns what has become known since, oldest first
+  std::vector<Result> push(const Tensor& sums, bool stop);
+  /// Collective. @returns what has not been given back yet
+  std::vector<Result> drain();
 
  private:
+  void reduce(std::vector<double> values, bool stop);
+  void collect(std::vector<Result>& out);
+
   dist::ProcessGroup group_;
-  Tensor pending_;
+  std::unique_ptr<Readback> copy_;  // GPU: the newest sums on their way to the host
+  bool stop_ = false;               // the wish that came with them
+  Tensor pending_;                  // in reduction
   dist::Work work_;
 };
 

@@ -40,7 +40,7 @@ void check_arguments(const OpScope& op, const Tensor& x, const BatchNormArgument
 }
 
 Tensor batch_norm_op(Op which, Tensor x_in, Tensor residual_in, BatchNormArguments a, bool relu) {
-  OpScope op(which, {&x_in, &a.weight, &a.bias, &a.running_mean, &a.running_var, &residual_in});
+  OpScope op(which, {&x_in, &a.weight, &a.bias, &a.running_mean, &a.running_var, &a.num_batches_tracked, &residual_in});
   check_arguments(op, x_in, a);
   const Tensor x = dense(x_in);
   const Tensor residual = residual_in.defined() ? with_strides_of(residual_in, x) : Tensor();
@@ -50,11 +50,13 @@ Tensor batch_norm_op(Op which, Tensor x_in, Tensor residual_in, BatchNormArgumen
   if (a.training) {
     mean = empty({x.size(1)}, accum_dtype(x.dtype()), x.device());
     spread = empty_like(mean);
+    kernels::BatchNormOptions counting = options;
+    counting.batches_tracked = a.num_batches_tracked.view();
     kernels::batch_norm_forward(context, y.view(), mean.view(), spread.view(), a.running_mean.view(),
                                 a.running_var.view(), x.view(), a.weight.view(), a.bias.view(), residual.view(),
-                                a.momentum, options);
-    if (a.running_mean.defined()) a.running_mean.raise_version();
-    if (a.running_var.defined()) a.running_var.raise_version();
+                                a.momentum, counting);
+    for (const Tensor* changed : {&a.running_mean, &a.running_var, &a.num_batches_tracked})
+      if (changed->defined()) changed->raise_version();
   } else {
     mean = a.running_mean;
     spread = a.running_var;

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/tensor_ops.hpp"
 #include "common.hpp"
+#ifdef APEX_HAS_CUDA
+#include "apex/core/cuda.hpp"
+#endif
 
 namespace apex::nn::functional {
 
@@ -87,7 +90,17 @@ Tensor to(const Tensor& x_in, Device device) {
   Tensor x = x_in;
   OpScope op(Op::to_device, {&x});
   if (x.device() == device) return x;
-  throw_not_built("to", device.is_cuda() ? device : x.device());
+  if (!has_cuda) throw_not_built("to", device.is_cuda() ? device : x.device());
+  const Device home = x.device();
+  Tensor y = empty_like(x, x.dtype(), device);
+#ifdef APEX_HAS_CUDA
+  if (home.is_cuda() && device.is_cuda()) {  // queued on the receiver's stream, after what makes x
+    cuda::order(x.context(), y.context());
+    cuda::record_use(x.storage(), y.context());
+  }
+#endif
+  kernels::transfer(device.is_cuda() ? y.context() : x.context(), y.view(), x.view());
+  return op.record(y, {x}, {}, [home](const Tensor& dy) -> Gradients { return {to(dy, home)}; });
 }
 
 }  // namespace apex::nn::functional
