@@ -53,7 +53,7 @@ inline Tensor on_host(const Tensor& t) {
 }
 
 /// Writes all that on_host gave back to t.
-inline void write_back(const Tensor& t, const Tensor& host) {
+inline void write_back(const Tensor& t, [[maybe_unused]] const Tensor& host) {
   if (t.device().is_cpu() || t.numel() == 0) return;
 #ifdef APEX_HAS_CUDA
   const Context ctx = t.context();
