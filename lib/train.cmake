@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 target_sources(apex PRIVATE
   src/train/classifier.cpp
+  src/train/host_link.cpp
   src/train/lagged_sums.cpp
   src/train/meters.cpp
   src/train/option_set.cpp
   src/train/options.cpp
+  src/train/plan_cache.cpp
+  src/train/prefetch.cpp
   src/train/reporter.cpp
   src/train/resume.cpp
   src/train/runtime.cpp

@@ -4,6 +4,7 @@
 
 #include "apex/core/error.hpp"
 #include "apex/models/resnet.hpp"
+#include "apex/train/prefetch.hpp"
 
 namespace imagenet {
 namespace io = apex::io;
@@ -31,11 +32,12 @@ void choose_transforms(Data& data, const Options& options) {
   data.eval_transform = whole ? io::small_eval_transform(height, width) : io::eval_transform(height);
 }
 
-io::LoaderOptions loader_options(const Options& options, bool look_ahead) {
+io::LoaderOptions loader_options(const Options& options, bool look_ahead, apex::Device device) {
   io::LoaderOptions out;
   out.workers = static_cast<int>(options.train.workers);
   out.bad_sample = *io::parse_bad_sample(options.train.bad_sample);
   out.look_ahead = look_ahead;
+  out.memory = apex::train::batch_memory(device);
   return out;
 }
 
@@ -79,7 +81,7 @@ std::unique_ptr<io::Loader> train_loader(const Data& data, const Options& option
                              .shuffle = true,
                              .drop_last = true});
   return std::make_unique<io::Loader>(data.sets.train, io::Transform(data.train_transform), sampler,
-                                      loader_options(options, true));
+                                      loader_options(options, true, session.device()));
 }
 
 std::unique_ptr<io::Loader> validation_loader(const Data& data, const Options& options, std::int64_t batch_size,
@@ -93,7 +95,7 @@ std::unique_ptr<io::Loader> validation_loader(const Data& data, const Options& o
                              .shuffle = false,
                              .drop_last = false});
   return std::make_unique<io::Loader>(data.sets.validation, io::Transform(data.eval_transform), sampler,
-                                      loader_options(options, false));
+                                      loader_options(options, false, session.device()));
 }
 
 }  // namespace imagenet

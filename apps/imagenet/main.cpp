@@ -3,16 +3,19 @@
 //
 // imagenet_train: Apex's main_amp in C++. Options and assembly; the loop is apex::train::Trainer.
 #include <cstdio>
+#include <iomanip>
 #include <iostream>
 #include <sstream>
 
 #include "apex/checkpoint.hpp"
+#include "apex/fp16_utils.hpp"
 #include "apex/models/resnet.hpp"
 #include "apex/nn/layers.hpp"
 #include "apex/optimizers/fused_sgd.hpp"
 #include "apex/parallel/distributed_data_parallel.hpp"
 #include "apex/random.hpp"
 #include "apex/train/classifier.hpp"
+#include "apex/train/plan_cache.hpp"
 #include "apex/train/runtime.hpp"
 #include "apex/train/signals.hpp"
 #include "apex/train/trainer.hpp"
@@ -58,12 +61,14 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
   const auto& o = options.train;
   const bool talks = session.rank() == 0 && o.progress != "none";
   const int threads = apex::train::apply_threads(o, session);
+  apex::train::apply_backend(o, session.device());
   apex::train::check_same_configuration(session.world(), configuration);
   if (talks)
     std::cout << "=> " << session.size() << " rank(s) on " << apex::to_string(session.device()) << ", " << threads
               << " thread(s) each\n"
               << apex::train::describe(configuration) << "\nopt_level = " << o.opt_level
-              << "\nkeep_batchnorm_fp32 = None\nloss_scale = 1.0" << std::endl;
+              << "\nkeep_batchnorm_fp32 = None\nloss_scale = " << std::fixed << std::setprecision(1)
+              << apex::train::loss_scale_of(o) << std::defaultfloat << std::setprecision(6) << std::endl;
 
   const auto resume = apex::train::find_resume(o, session);
   std::int64_t batch_size = 0;
@@ -85,18 +90,23 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
     session.world().together([&] { apex::checkpoint::load_model(options.pretrained, *model, {.arch = options.arch}); },
                              "--pretrained");
   const auto dtype = *apex::parse_dtype(o.dtype);
+  const bool narrow = apex::is_16bit(dtype);
   const auto format = options.contiguous ? apex::MemoryFormat::contiguous : apex::MemoryFormat::channels_last;
-  model->to(session.device(), dtype, format);
+  model->to(session.device(), narrow ? apex::DType::f32 : dtype, format);
+  if (narrow) apex::fp16_utils::convert_network(*model, dtype);  // batch norm stays f32
 
   const std::int64_t global_batch = batch_size * session.size() * o.accumulate;
-  apex::optimizers::FusedSGD optimizer(
-      parameter_groups(*model, options),
-      {.lr = o.lr, .momentum = o.momentum, .weight_decay = o.weight_decay, .nesterov = options.nesterov});
+  apex::optimizers::FusedSGD optimizer(parameter_groups(*model, options), {.lr = o.lr,
+                                                                           .momentum = o.momentum,
+                                                                           .weight_decay = o.weight_decay,
+                                                                           .nesterov = options.nesterov,
+                                                                           .master_weights = narrow});
   apex::parallel::DistributedDataParallel ddp(model, session.world(), apex::train::ddp_options(o));
   apex::train::Classifier task(model, [&ddp](const apex::Tensor& x) { return ddp(x); },
                                {.mean = data.sets.normalization.mean,
                                 .stddev = data.sets.normalization.stddev,
                                 .label_smoothing = options.label_smoothing,
+                                .loss_scale = apex::train::loss_scale_of(o),
                                 .dtype = dtype,
                                 .device = session.device(),
                                 .format = format});
@@ -107,6 +117,9 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
         validation_set = validation_loader(data, options, batch_size, session);
       },
       "loaders");
+  apex::train::PlanCache plans(apex::train::plan_cache_path(o.plan_cache, session.device(), o.checkpoint_dir));
+  plans.set_writes(session.rank() == 0);
+  plans.load(session.world().broadcast(session.rank() == 0 ? plans.read() : std::string(), 0, "execution plans"));
   apex::train::Trainer trainer({.session = session,
                                 .options = o,
                                 .configuration = configuration,
@@ -118,7 +131,9 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
                                 .task = task,
                                 .train = *train_set,
                                 .validation = validation_set.get(),
-                                .class_names = data.sets.train->class_names()});
+                                .class_names = data.sets.train->class_names(),
+                                .loss_scale = apex::train::loss_scale_of(o),
+                                .plans = &plans});
   if (resume) trainer.resume(*resume);
   if (!o.evaluate) return trainer.run();
   return trainer.evaluate() ? apex::exit_code::kOk : static_cast<int>(o.requeue_exit_code);

@@ -117,6 +117,7 @@ struct Loader::Impl {
   void work();
   std::shared_ptr<Slot> make_slot();
   std::shared_ptr<Slot> slot_with_work(std::unique_lock<std::mutex>& lock);
+  Tensor make(const Dims& sizes, DType dtype, MemoryFormat format) const;
   void prepare(Slot& slot) const;
   void fill(Slot& slot, std::int64_t begin, std::int64_t end);
   void fill_row(Slot& slot, std::int64_t row);
@@ -184,13 +185,19 @@ std::shared_ptr<Slot> Loader::Impl::make_slot() {
   return slot;
 }
 
+Tensor Loader::Impl::make(const Dims& sizes, DType dtype, MemoryFormat format) const {
+  if (!options.memory) return empty(sizes, dtype, kCpu, format);
+  const auto bytes = static_cast<std::size_t>(element_count(sizes)) * size_of(dtype);
+  return Tensor::from_storage(options.memory(bytes), dtype, sizes, strides_for(sizes, format));
+}
+
 /// Sets up ids and tensors. What goes wrong is kept in the slot, which then has no rows, for next() to throw.
 void Loader::Impl::prepare(Slot& slot) const {
   try {
     slot.slice = sampler.slice(slot.epoch, slot.step);
     const Dims sizes{slot.rows(), dataset->channels(), transform.height(), transform.width()};
-    slot.images = empty(sizes, DType::u8, kCpu, MemoryFormat::channels_last);
-    slot.labels = empty({slot.rows()}, DType::i64);
+    slot.images = make(sizes, DType::u8, MemoryFormat::channels_last);
+    slot.labels = make({slot.rows()}, DType::i64, MemoryFormat::contiguous);
     slot.ids = from_values<std::int64_t>({slot.rows()}, std::span<const std::int64_t>(slot.slice.ids));
     slot.pixels = slot.images.data<std::uint8_t>();
     slot.picture_bytes = static_cast<std::size_t>(dataset->channels()) * transform.height() * transform.width();

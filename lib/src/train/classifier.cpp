@@ -39,7 +39,8 @@ void add_on_device(const Tensor& sums, const Tensor& loss, const Tensor& logits,
   const Tensor hit = empty({rows, k}, DType::boolean, ctx.device);
   kernels::compare(ctx, hit.view(), top.view(), views::unsqueeze(labels, 1).view(), kernels::CompareOp::eq);
   const Tensor hits = empty({2}, DType::i64, ctx.device);
-  kernels::reduce(ctx, views::select(hits, 0, 0).view(), views::narrow(hit, 1, 0, 1).view(), {}, kernels::ReduceOp::sum);
+  kernels::reduce(ctx, views::select(hits, 0, 0).view(), views::narrow(hit, 1, 0, 1).view(), {},
+                  kernels::ReduceOp::sum);
   kernels::reduce(ctx, views::select(hits, 0, 1).view(), hit.view(), {}, kernels::ReduceOp::sum);
 
   const Tensor step = empty({4}, DType::f64, ctx.device);

@@ -3,8 +3,10 @@
 #include "apex/train/options.hpp"
 
 #include <charconv>
+#include <cmath>
 
 #include "apex/core/device.hpp"
+#include "apex/core/dtype.hpp"
 #include "apex/core/error.hpp"
 
 namespace apex::train {
@@ -21,6 +23,16 @@ CheckpointInterval parse_interval(const std::string& text) {
   return out;
 }
 
+double loss_scale_of(const TrainOptions& o) {
+  if (o.loss_scale.empty()) return o.dtype == "f16" ? 1024 : 1;
+  double scale = 0;
+  const char* last = o.loss_scale.data() + o.loss_scale.size();
+  const auto [end, error] = std::from_chars(o.loss_scale.data(), last, scale);
+  if (error != std::errc{} || end != last || !(scale > 0) || std::isinf(scale))
+    throw UsageError(concat("--loss-scale: '", o.loss_scale, "' is not a number above 0 (dynamic is not there yet)"));
+  return scale;
+}
+
 void declare(OptionSet& set, TrainOptions& o) {
   set.heading("Training");
   set.integer("epochs", o.epochs, "passes over the training set", 0, 1'000'000);
@@ -33,7 +45,8 @@ void declare(OptionSet& set, TrainOptions& o) {
   set.number("weight-decay|wd", o.weight_decay, "weight decay", 0);
   set.integer("seed", o.seed, "the one seed: initial weights, order of samples, augmentation", 0);
   set.flag("evaluate,e", o.evaluate, "validate once and end");
-  set.text("dtype", o.dtype, "f32 or f64: type of weights and arithmetic");
+  set.text("dtype", o.dtype,
+           "f64, f32, bf16 or f16: type of weights and arithmetic; 16-bit weights have f32 masters and f32 batch norm");
 
   set.heading("Data");
   set.integer("workers,j", o.workers, "threads that read and decode, per process", 0, 1024);
@@ -46,9 +59,12 @@ void declare(OptionSet& set, TrainOptions& o) {
   set.integer("threads", o.threads, "CPU threads per process; 0: its share of the node's cores", 0, 4096);
   set.flag("deterministic", o.deterministic, "bit-identical repeats on any machine of the same kind");
   set.flag("cuda-graph", o.cuda_graph, "capture the whole step as a CUDA graph");
+  set.flag("tf32", o.tf32, "let f32 convolutions and products on a GPU round their inputs to 10 bits of mantissa");
+  set.text("plan-cache", o.plan_cache,
+           "file that keeps the GPU plans timed for each shape; auto: in ~/.cache/apex; none");
   set.choice("opt-level", o.opt_level, {"O0", "O1", "O2", "O3", "O4", "O5"}, "mixed precision of apex.amp");
   set.text("keep-batchnorm-fp32", o.keep_batchnorm_fp32, "override of the opt level: True or False");
-  set.text("loss-scale", o.loss_scale, "override of the opt level: a number or dynamic");
+  set.text("loss-scale", o.loss_scale, "what the loss is multiplied by; default 1024 for f16, else 1");
   set.flag("sync-bn", o.sync_bn, "normalise over the batches of all ranks");
 
   set.heading("Checkpoints");
@@ -81,17 +97,22 @@ void declare(OptionSet& set, TrainOptions& o) {
 
 void check(const OptionSet& set, const TrainOptions& o) {
   parse_interval(o.checkpoint_every);
-  if (o.dtype != "f32" && o.dtype != "f64")
-    throw UsageError(concat("--dtype: '", o.dtype, "' is not there yet; f32 and f64 are"));
+  const auto dtype = parse_dtype(o.dtype);
+  if (!dtype || !is_floating(*dtype))
+    throw UsageError(concat("--dtype: '", o.dtype, "' is none of f64, f32, bf16, f16"));
   const auto device = o.device == "auto" ? kCpu : parse_device(o.device);
   if (!device) throw UsageError(concat("--device: '", o.device, "' is none of auto, cpu, cuda, cuda:N"));
   if (device->is_cuda() && !has_cuda) throw UsageError("--device: this build has no CUDA backend; use cpu");
+  if (o.cuda_graph && device->is_cpu() && o.device != "auto")
+    throw UsageError("--cuda-graph needs a GPU; --device cpu has none");
   if (o.cuda_graph && !has_cuda) throw UsageError("--cuda-graph: this build has no CUDA backend");
   if (o.opt_level != "O0") throw UsageError(concat("--opt-level: ", o.opt_level, " is not there yet; only O0 is"));
   if (!o.keep_batchnorm_fp32.empty() && o.keep_batchnorm_fp32 != "None")
     throw UsageError("--keep-batchnorm-fp32: O0 casts nothing, so it has no such override");
-  if (!o.loss_scale.empty() && o.loss_scale != "1" && o.loss_scale != "1.0")
-    throw UsageError(concat("--loss-scale: '", o.loss_scale, "' is not there yet; O0 works with a loss scale of 1"));
+  const double scale = loss_scale_of(o);
+  if (scale != 1 && dtype != DType::f16)
+    throw UsageError(concat("--loss-scale: ", o.loss_scale, " is for --dtype f16; ", o.dtype, " needs none"));
+  if (o.plan_cache.empty()) throw UsageError("--plan-cache: a file, auto or none is needed");
   if (o.sync_bn) throw UsageError("--sync_bn: synchronised batch norm is not there yet");
   if (set.was_given("message-size") && set.was_given("bucket-cap-mb"))
     throw UsageError("--message-size and --bucket-cap-mb exclude each other");

@@ -6,6 +6,10 @@
 #include <cctype>
 #include <cstdio>
 
+#ifdef APEX_HAS_CUDA
+#include "apex/core/cuda.hpp"
+#endif
+
 namespace apex::train {
 namespace {
 
@@ -197,17 +201,28 @@ void Reporter::checkpoint(std::int64_t step, const std::filesystem::path& path, 
   if (metrics_) metrics_->write(step, "checkpoint", {{"path", path.string()}, {"bytes", bytes}, {"seconds", seconds}});
 }
 
-void Reporter::summary(std::int64_t step, const PhaseClock::Split& t, double validation, double checkpoints,
-                       double wall) {
-  if (metrics_)
-    metrics_->write(step, "summary",
-                    {{"wall", wall},
-                     {"data_wait", t[Phase::data_wait]},
-                     {"compute", t[Phase::compute]},
-                     {"exposed_communication", t[Phase::communication]},
-                     {"other", t[Phase::other]},
-                     {"validation", validation},
-                     {"checkpoints", checkpoints}});
+void Reporter::summary(const Summary& s) {
+  if (!talks_) return;
+  const double seconds = s.train.total(), speed = seconds > 0 ? s.samples / seconds : 0;
+  std::vector<io::MetricField> fields = {{"wall", s.wall},
+                                         {"data_wait", s.train[Phase::data_wait]},
+                                         {"compute", s.train[Phase::compute]},
+                                         {"exposed_communication", s.train[Phase::communication]},
+                                         {"other", s.train[Phase::other]},
+                                         {"validation", s.validation},
+                                         {"checkpoints", s.checkpoints},
+                                         {"images_per_s", speed}};
+#ifdef APEX_HAS_CUDA
+  if (s.device.is_cuda()) {
+    const auto peak = static_cast<std::int64_t>(cuda::memory_stats(s.device).peak);
+    fields.emplace_back("peak_device_memory", peak);
+    fields.emplace_back("graph_launches", s.graph_launches);
+    line(concat("=> ", fixed(speed, 1), " images/s in training, at most ",
+                fixed(static_cast<double>(peak) / (1 << 30), 2), " GiB of device memory in use",
+                s.graph_launches > 0 ? concat(", ", s.graph_launches, " steps launched as graphs") : std::string()));
+  }
+#endif
+  if (metrics_) metrics_->write(s.step, "summary", fields);
 }
 
 }  // namespace apex::train

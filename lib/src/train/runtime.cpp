@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "apex/kernels/backend.hpp"
+
 namespace apex::train {
 namespace {
 
@@ -57,8 +59,19 @@ dist::SessionOptions session_options(const TrainOptions& options) {
   out.timeout_s = options.timeout;
   out.expect_ranks = static_cast<int>(options.expect_ranks);
   out.deterministic = options.deterministic;
-  if (options.device != "auto") out.device = parse_device(options.device)->kind;
+  out.allow_shared_device = options.allow_gpu_sharing;
+  if (options.device == "auto") return out;
+  const auto device = *parse_device(options.device);
+  out.device = device.kind;
+  if (options.device.find(':') != std::string::npos) out.device_index = device.index;
   return out;
+}
+
+void apply_backend(const TrainOptions& options, Device device) {
+  if (!device.is_cuda()) return;
+  kernels::set_allow_tf32(options.tf32);
+  kernels::set_deterministic(options.deterministic);
+  kernels::set_plan_choice(kernels::PlanChoice::timed);
 }
 
 parallel::DistributedDataParallelOptions ddp_options(const TrainOptions& options) {

@@ -7,20 +7,27 @@
 
 #include "apex/autograd.hpp"
 #include "apex/parallel/distributed_data_parallel.hpp"
+#include "apex/tensor_ops.hpp"
+#include "apex/train/plan_cache.hpp"
 #include "apex/train/signals.hpp"
+#include "host_link.hpp"
 
 namespace apex::train {
 namespace {
 
 constexpr std::int64_t kProfiledSteps = 10;
+constexpr std::int64_t kStepsBeforePlans = 5;  // by then every shape has come up
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-void add_to(Sums& total, const Sums& more) {
-  if (total.empty()) total.assign(more.size(), 0.0);
-  for (std::size_t i = 0; i < more.size(); ++i) total[i] += more[i];
+/// The memory of an input that a graph reads, kept for good.
+io::Batch persistent(const io::Batch& batch) {
+  io::Batch out = batch;
+  out.images = clone(batch.images);
+  out.labels = clone(batch.labels);
+  return out;
 }
 
 }  // namespace
@@ -29,13 +36,49 @@ Trainer::Trainer(TrainerParts parts)
     : parts_(std::move(parts)),
       interval_(parse_interval(parts_.options.checkpoint_every)),
       steps_per_epoch_(parts_.train.steps_per_epoch() / parts_.options.accumulate),
-      sums_(parts_.session.world()) {
+      feed_(parts_.train, parts_.session.device()),
+      step_sums_(zeros({parts_.task.figures()}, DType::f64, parts_.session.device())),
+      sums_(parts_.session.world(), parts_.session.device()) {
   if (steps_per_epoch_ == 0)
     fail(Kind::data, concat("the training set gives ", parts_.train.steps_per_epoch(), " batches of ",
                             parts_.train.sampler().global_batch(), " samples, fewer than --accumulate ",
                             parts_.options.accumulate, "; use a smaller --accumulate or --batch-size"));
   position_.epoch = parts_.options.start_epoch;
   position_.step = position_.epoch * steps_per_epoch_;
+  if (parts_.loss_scale != 1.0) scaling_.inv_scale = full({1}, 1.0 / parts_.loss_scale, DType::f32, device());
+  if (parts_.options.cuda_graph && !parts_.options.evaluate) prepare_graph();
+}
+
+Trainer::~Trainer() {
+  if (rate_) parts_.optimizer.set_lr_source(Tensor());
+}
+
+void Trainer::prepare_graph() {
+  if (parts_.session.shares_devices() && parts_.session.size() > 1) {
+    if (parts_.session.rank() == 0)
+      log_warning("--cuda-graph: ranks share a GPU, so that gradients travel through the host; steps run eagerly");
+    return;
+  }
+  rate_ = std::make_unique<DeviceNumber>(device());
+  parts_.optimizer.set_lr_source(rate_->tensor());
+  graph_ = std::make_unique<StepGraph>(device(),
+                                       StepGraphOptions{.written = [this] { return written(); },
+                                                        .launched =
+                                                            [this](std::int64_t) {
+                                                              dist::watch(Context::current(device()),
+                                                                          concat("graph of step ", position_.step + 1));
+                                                            },
+                                                        .recover = [this] { parts_.optimizer.zero_grad(true); }});
+}
+
+std::vector<Tensor> Trainer::written() const {
+  auto out = parts_.model->parameters();
+  const auto buffers = parts_.model->buffers();
+  out.insert(out.end(), buffers.begin(), buffers.end());
+  parts_.optimizer.for_each_state(
+      [&](const Tensor&, const std::string&, const Tensor& value) { out.push_back(value); });
+  out.push_back(step_sums_);
+  return out;
 }
 
 double Trainer::waited() const { return parts_.session.statistics().exposed_s; }
@@ -54,6 +97,7 @@ schedules::Position Trainer::schedule_position() const {
 int Trainer::run() {
   const auto start = std::chrono::steady_clock::now();
   const std::int64_t first_step = loaded_from_.empty() ? -1 : position_.step;
+  first_step_ = position_.step;
   reporter_ = std::make_unique<Reporter>(parts_.options, parts_.task.metrics(), parts_.session.rank(), first_step);
   announce();
   if (parts_.options.resume == "auto" && position_.step < total_steps()) note_start();
@@ -65,34 +109,69 @@ int Trainer::run() {
   }
   const bool described = saved_position_ == position_;
   if (!described && (end == End::signal || interval_.count > 0)) save(false);
-  reporter_->summary(position_.step, train_time_, validation_seconds_, checkpoint_seconds_, seconds_since(start));
+  if (parts_.plans != nullptr) parts_.plans->save();
+  reporter_->summary({.step = position_.step,
+                      .train = train_time_,
+                      .validation = validation_seconds_,
+                      .checkpoints = checkpoint_seconds_,
+                      .wall = seconds_since(start),
+                      .samples = trained_samples_,
+                      .device = device(),
+                      .graph_launches = graph_ ? graph_->launches() : 0});
   if (end != End::signal) return exit_code::kOk;
   reporter_->line(concat("=> signal ", StopSignals::caught(), ": checkpoint at step ", position_.step, ", exit code ",
                          parts_.options.requeue_exit_code, "; --resume auto goes on from here"));
   return static_cast<int>(parts_.options.requeue_exit_code);
 }
 
-void Trainer::optimizer_step(PhaseClock& clock, Sums& sums) {
-  parts_.optimizer.zero_grad(true);
+void Trainer::work(const std::function<io::Batch(std::int64_t)>& batch) {
   const std::int64_t micro_steps = parts_.options.accumulate;
+  zero_(step_sums_);
   for (std::int64_t m = 0; m < micro_steps; ++m) {
-    clock.enter(Phase::data_wait);
-    const auto batch = parts_.train.next();
-    if (!batch) fail(Kind::state, concat("the loader ended at step ", position_.index, " of ", steps_per_epoch_));
-    clock.enter(Phase::compute);
+    const io::Batch now = batch(m);
     std::optional<parallel::DistributedDataParallel::NoSync> no_sync;
     if (m + 1 < micro_steps) no_sync.emplace(parts_.ddp.no_sync());
-    add_to(sums, parts_.task.train_step(*batch, 1.0 / static_cast<double>(micro_steps)));
-    reporter_->sample_ids(position_.step + 1, batch->ids);
+    parts_.task.train_step(now, 1.0 / static_cast<double>(micro_steps), step_sums_);
   }
-  parts_.optimizer.step();
-  clock.enter(Phase::other);
+  parts_.optimizer.step(scaling_);
+  parts_.optimizer.zero_grad(true);  // last: a captured step drops what it made
+}
+
+void Trainer::optimizer_step(PhaseClock& clock) {
+  const auto fetch = [&] {
+    clock.enter(Phase::data_wait);
+    auto batch = feed_.next();
+    if (!batch) fail(Kind::state, concat("the loader ended at step ", position_.index, " of ", steps_per_epoch_));
+    clock.enter(Phase::compute);
+    reporter_->sample_ids(position_.step + 1, batch->ids);
+    return *batch;
+  };
+  if (graph_ == nullptr) {
+    work([&](std::int64_t) { return fetch(); });
+    return;
+  }
+  std::string key;
+  std::vector<io::Batch> inputs;
+  for (std::int64_t m = 0; m < parts_.options.accumulate; ++m) {
+    const io::Batch batch = fetch();
+    const std::string name = concat(m, ':', batch.images.sizes(), batch.valid, ' ');
+    key += name;
+    const auto [entry, fresh] = inputs_.try_emplace(name);
+    if (fresh) {
+      entry->second = persistent(batch);
+    } else {
+      copy_(entry->second.images, batch.images);
+      copy_(entry->second.labels, batch.labels);
+    }
+    inputs.push_back(entry->second);
+  }
+  graph_->run(key, [&] { work([&](std::int64_t m) { return inputs[static_cast<std::size_t>(m)]; }); });
 }
 
 Trainer::End Trainer::train_epoch() {
   const auto& options = parts_.options;
   parts_.task.set_training(true);
-  parts_.train.start(position_.epoch, position_.index * options.accumulate);
+  feed_.start(position_.epoch, position_.index * options.accumulate);
   reporter_->start_epoch();
   PhaseClock clock([this] { return waited(); });
   double hidden = parts_.session.statistics().hidden_s();
@@ -104,24 +183,28 @@ Trainer::End Trainer::train_epoch() {
     }
     if (position_.step == options.prof) reporter_->line(concat("Profiling begun at iteration ", options.prof));
     const double lr = schedules::apply(parts_.schedule, schedule_position(), parts_.optimizer);
-    Sums sums;
-    optimizer_step(clock, sums);
+    if (rate_) rate_->set(lr);
+    optimizer_step(clock);
     ++position_.step;
     ++position_.index;
-    const auto before = sums_.push(sums, StopSignals::caught() != 0);
-    if (before && take(*before)) end = End::signal;
+    // On a GPU the thread now waits for the step before: that is its computing time.
+    clock.enter(device().is_cuda() ? Phase::compute : Phase::other);
+    if (take(sums_.push(step_sums_, StopSignals::caught() != 0))) end = End::signal;
+    clock.enter(Phase::other);
     const double hidden_now = parts_.session.statistics().hidden_s();
-    unreported_ = StepReport{.step = position_.step,
-                             .epoch = position_.epoch,
-                             .index = position_.index,
-                             .steps_per_epoch = steps_per_epoch_,
-                             .total_steps = total_steps(),
-                             .lr = lr,
-                             .sums = {},
-                             .time = clock.take(),
-                             .hidden_communication = hidden_now - hidden};
+    StepReport report{.step = position_.step,
+                      .epoch = position_.epoch,
+                      .index = position_.index,
+                      .steps_per_epoch = steps_per_epoch_,
+                      .total_steps = total_steps(),
+                      .lr = lr,
+                      .sums = {},
+                      .time = clock.take(),
+                      .hidden_communication = hidden_now - hidden};
     hidden = hidden_now;
-    train_time_ += unreported_->time;
+    train_time_ += report.time;
+    unreported_.push_back(std::move(report));
+    if (parts_.plans != nullptr && position_.step - first_step_ == kStepsBeforePlans) parts_.plans->save();
     if (position_.step == options.prof + kProfiledSteps && options.prof >= 0) {
       end = report_profile() ? End::signal : End::limit;
     }
@@ -136,23 +219,29 @@ Trainer::End Trainer::train_epoch() {
   return end;
 }
 
+bool Trainer::take(const std::vector<LaggedSums::Result>& results) {
+  bool stop = false;
+  for (const auto& result : results) stop |= take(result);
+  return stop;
+}
+
 bool Trainer::take(const LaggedSums::Result& result) {
-  unreported_->sums = result.sums;
+  StepReport report = std::move(unreported_.front());
+  unreported_.pop_front();
+  report.sums = result.sums;
   if (!std::isfinite(result.sums[0])) {  // all ranks are here: they hold the same sums
-    const std::string message = concat("the loss is ", result.sums[0] / std::max(result.sums[1], 1.0), " at step ",
-                                       unreported_->step, " (epoch ", unreported_->epoch, ", iteration ",
-                                       unreported_->index, "); lower --lr or resume from an earlier checkpoint");
+    const std::string message =
+        concat("the loss is ", result.sums[0] / std::max(result.sums[1], 1.0), " at step ", report.step, " (epoch ",
+               report.epoch, ", iteration ", report.index, "); lower --lr or resume from an earlier checkpoint");
     parts_.session.world().agree(false, message, Kind::numerical, "finite loss");
   }
-  reporter_->step(*unreported_);
-  if (parts_.options.prof >= 0 && unreported_->step > parts_.options.prof) profiled_ += unreported_->time;
+  trained_samples_ += report.sums[1];
+  reporter_->step(report);
+  if (parts_.options.prof >= 0 && report.step > parts_.options.prof) profiled_ += report.time;
   return result.stop;
 }
 
-bool Trainer::settle() {
-  const auto last = sums_.drain();
-  return last && take(*last);
-}
+bool Trainer::settle() { return take(sums_.drain()); }
 
 bool Trainer::report_profile() {
   const bool stop = settle();
@@ -193,24 +282,30 @@ std::optional<Reporter::Validation> Trainer::validate() {
   auto& loader = *parts_.validation;
   parts_.ddp.broadcast_buffers();
   parts_.task.set_training(false);
-  loader.start(0);
   reporter_->start_validation();
-  LaggedSums sums(parts_.session.world());
+  LaggedSums sums(parts_.session.world(), device());
+  Prefetch feed(loader, device());
+  feed.start(0);
+  const Tensor figures = zeros({parts_.task.figures()}, DType::f64, device());
   const std::int64_t batches = loader.steps_per_epoch();
   std::int64_t reported = 0;
-  double seconds = 0;  // of the batch whose sums are still on their way
+  std::deque<double> seconds;  // of the batches whose sums are still on their way
   bool stop = false;
-  const auto report = [&](const std::optional<LaggedSums::Result>& result) {
-    if (!result) return;
-    reporter_->validation_batch(++reported, batches, result->sums, seconds);
-    stop |= result->stop;
+  const auto report = [&](const std::vector<LaggedSums::Result>& results) {
+    for (const auto& result : results) {
+      reporter_->validation_batch(++reported, batches, result.sums, seconds.front());
+      seconds.pop_front();
+      stop |= result.stop;
+    }
   };
   for (auto begin = start; !stop;) {
-    const auto batch = loader.next();
+    const auto batch = feed.next();
     if (!batch) break;
-    report(sums.push(parts_.task.evaluate(*batch), StopSignals::caught() != 0));
+    zero_(figures);
+    parts_.task.evaluate(*batch, figures);
+    report(sums.push(figures, StopSignals::caught() != 0));
     const auto end = std::chrono::steady_clock::now();
-    seconds = std::chrono::duration<double>(end - begin).count();
+    seconds.push_back(std::chrono::duration<double>(end - begin).count());
     begin = end;
   }
   report(sums.drain());

@@ -6,8 +6,12 @@
 #include <cmath>
 #include <ctime>
 
+#include "apex/autograd.hpp"
 #include "apex/checkpoint.hpp"
+#include "apex/kernels/multi_tensor.hpp"
+#include "apex/nn/functional.hpp"
 #include "apex/parallel/distributed_data_parallel.hpp"
+#include "apex/tensor_ops.hpp"
 #include "apex/train/trainer.hpp"
 
 namespace apex::train {
@@ -24,17 +28,44 @@ io::Verify verify_of(const std::string& word) {
   return word == "full" ? io::Verify::full : word == "none" ? io::Verify::none : io::Verify::sample;
 }
 
+bool is_finite(const Tensor& host) {
+  return visit_floating(host.dtype(), "finite check", [&]<class T>() {
+    const T* values = host.data<T>();  // parameters and buffers are dense, in whatever order
+    return std::all_of(values, values + host.numel(), [](T v) { return std::isfinite(static_cast<double>(v)); });
+  });
+}
+
+/// Whether some of these device tensors may hold a NaN or an infinity: their squares cannot be summed.
+bool suspicious(const std::vector<Tensor>& tensors) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    std::vector<ConstView> views;
+    for (const auto& t : tensors)
+      if (t.dtype() == dtype) views.push_back(t.view());
+    if (views.empty()) continue;
+    const Device device = tensors.front().device();
+    const Tensor flag = zeros({1}, DType::i32, device);
+    const Tensor norm = empty({1}, dtype == DType::f64 ? DType::f64 : DType::f32, device);
+    kernels::multi_tensor_l2norm(flag.context(), flag.view(), norm.view(), View(), views);
+    if (flag.item() != 0) return true;
+  }
+  return false;
+}
+
 /// Name of the first parameter or floating buffer with a NaN or an infinity; empty when there is none.
 std::string first_non_finite(const nn::Module& model) {
-  for (const auto& entry : model.state_dict()) {
-    if (!is_floating(entry.tensor.dtype())) continue;
-    const bool finite = visit_floating(entry.tensor.dtype(), "finite check", [&]<class T>() {
-      const T* values = entry.tensor.data<T>();  // parameters and buffers are dense, in whatever order
-      const std::int64_t n = entry.tensor.numel();
-      return std::all_of(values, values + n, [](T v) { return std::isfinite(static_cast<double>(v)); });
-    });
-    if (!finite) return entry.name;
+  const NoGradGuard no_grad;
+  std::vector<nn::NamedTensor> entries;
+  std::vector<Tensor> on_device;
+  for (const auto& list : {model.named_parameters(), model.named_buffers()}) {
+    for (const auto& entry : list) {
+      if (!is_floating(entry.tensor.dtype())) continue;
+      entries.push_back(entry);
+      if (entry.tensor.device().is_cuda()) on_device.push_back(entry.tensor);
+    }
   }
+  if (on_device.size() == entries.size() && !entries.empty() && !suspicious(on_device)) return {};
+  for (const auto& entry : entries)
+    if (!is_finite(nn::functional::to(entry.tensor.detach(), kCpu))) return entry.name;
   return {};
 }
 

@@ -39,6 +39,8 @@ struct TrainOptions {
   std::int64_t threads = 0;  ///< 0: the cores of the affinity mask, shared by the ranks of the node
   bool deterministic = false;
   bool cuda_graph = false;
+  bool tf32 = false;
+  std::string plan_cache = "auto";
 
   std::string checkpoint_dir = "checkpoints";
   std::string checkpoint_every = "1epochs";
@@ -70,6 +72,9 @@ struct TrainOptions {
 
 /// Declares all of them on `set`, under headings.
 void declare(OptionSet& set, TrainOptions& options);
+
+/// What gradients are multiplied by: --loss-scale, or 1024 for f16 and 1 for every other type.
+double loss_scale_of(const TrainOptions& options);
 
 /// What cannot be checked option by option: combinations, and what this version does not have yet.
 /// @throws UsageError, one line each

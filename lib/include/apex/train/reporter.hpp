@@ -57,7 +57,16 @@ class Reporter {
   Validation end_validation(std::int64_t step, std::int64_t epoch, double seconds);
 
   void checkpoint(std::int64_t step, const std::filesystem::path& path, std::int64_t bytes, double seconds);
-  void summary(std::int64_t step, const PhaseClock::Split& train, double validation, double checkpoints, double wall);
+  struct Summary {
+    std::int64_t step = 0;
+    PhaseClock::Split train;
+    double validation = 0, checkpoints = 0, wall = 0;  ///< seconds
+    double samples = 0;                                ///< trained on, by all ranks
+    Device device{};
+    std::int64_t graph_launches = 0;
+  };
+  /// On a GPU also a line with the speed and the most device memory that was in use.
+  void summary(const Summary& summary);
 
  private:
   struct Meters {

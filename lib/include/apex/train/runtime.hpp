@@ -25,6 +25,10 @@ void apply_determinism(const TrainOptions& options);
 dist::SessionOptions session_options(const TrainOptions& options);
 parallel::DistributedDataParallelOptions ddp_options(const TrainOptions& options);
 
+/// How the libraries behind convolutions and products are to work on `device`: --tf32, --deterministic, plans chosen by
+/// timing. Before the first op.
+void apply_backend(const TrainOptions& options, Device device);
+
 /// CPU threads of this process: --threads, else OMP_NUM_THREADS, else the processors of the affinity mask divided by
 /// the ranks that share it. Sets and returns them.
 int apply_threads(const TrainOptions& options, const dist::Session& session);

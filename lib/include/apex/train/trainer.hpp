@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <deque>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,8 +19,10 @@
 #include "apex/schedules.hpp"
 #include "apex/train/lagged_sums.hpp"
 #include "apex/train/options.hpp"
+#include "apex/train/prefetch.hpp"
 #include "apex/train/reporter.hpp"
 #include "apex/train/resume.hpp"
+#include "apex/train/step_graph.hpp"
 #include "apex/train/task.hpp"
 
 namespace apex::parallel {
@@ -25,6 +30,9 @@ class DistributedDataParallel;
 }
 
 namespace apex::train {
+
+class DeviceNumber;
+class PlanCache;
 
 /// The parts of a run. References outlive the Trainer.
 struct TrainerParts {
@@ -40,6 +48,8 @@ struct TrainerParts {
   io::Loader& train;
   io::Loader* validation = nullptr;  ///< null: no validation
   std::vector<std::string> class_names;
+  double loss_scale = 1;       ///< what the task multiplies gradients by; the optimizer divides by it
+  PlanCache* plans = nullptr;  ///< kept up to date when there is one
 };
 
 /// The loop that all programs share: epochs of optimizer steps (each of `accumulate` micro-steps), validation,
@@ -47,9 +57,15 @@ struct TrainerParts {
 ///
 /// A run that is interrupted and resumed at any step continues exactly as if it had not been: same samples in the same
 /// order, same learning rates, same bits on the same number of ranks and threads.
+///
+/// On a GPU nothing in a step waits for the device: batches arrive by Prefetch, figures are read late (LaggedSums), and
+/// with --cuda-graph a step, all micro-steps and the reduction of gradients included, is one launch.
 class Trainer {
  public:
   explicit Trainer(TrainerParts parts);
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+  ~Trainer();
 
   /// Takes up a checkpoint. Collective; call before run() and evaluate().
   /// @throws Kind::data when it does not fit; Kind::damaged
@@ -70,12 +86,17 @@ class Trainer {
   enum class End { epoch, limit, signal };
 
   End train_epoch();
-  void optimizer_step(PhaseClock& clock, Sums& sums);
+  void optimizer_step(PhaseClock& clock);
+  /// Everything of a step that is queued on the device.
+  void work(const std::function<io::Batch(std::int64_t micro_step)>& batch);
+  void prepare_graph();
+  std::vector<Tensor> written() const;
   /// Validates what the epoch trained, moves on to the next and writes the checkpoint that is due.
   End finish_epoch();
   /// Nothing when a signal ended it early.
   std::optional<Reporter::Validation> validate();
-  /// Reports the step before; true when some rank wants to stop.
+  /// Reports steps whose sums have arrived; true when some rank wants to stop.
+  bool take(const std::vector<LaggedSums::Result>& results);
   bool take(const LaggedSums::Result& result);
   bool settle();
   bool report_profile();
@@ -86,6 +107,7 @@ class Trainer {
   /// Counts this start; gives up at the third in a row from the same step.
   void note_start();
   void announce() const;
+  Device device() const { return parts_.session.device(); }
   double waited() const;
   std::int64_t total_steps() const;
   schedules::Position schedule_position() const;
@@ -93,13 +115,21 @@ class Trainer {
   TrainerParts parts_;
   CheckpointInterval interval_;
   std::int64_t steps_per_epoch_ = 0;
+  std::int64_t first_step_ = 0;  // of this process
   Position position_;
   double best_ = -1;
   std::filesystem::path loaded_from_;
   Position saved_position_{-1, -1, -1};  // what the newest checkpoint on disk describes
   std::unique_ptr<Reporter> reporter_;
+  Prefetch feed_;
+  Tensor step_sums_;  // of the step being made
   LaggedSums sums_;
-  std::optional<StepReport> unreported_;
+  std::deque<StepReport> unreported_;
+  optimizers::StepScaling scaling_;
+  std::unique_ptr<DeviceNumber> rate_;  // the graph's learning rate
+  std::unique_ptr<StepGraph> graph_;
+  std::map<std::string, io::Batch> inputs_;  // the graph's, by micro-step and sizes
+  double trained_samples_ = 0;
   PhaseClock::Split train_time_, profiled_;
   double validation_seconds_ = 0, checkpoint_seconds_ = 0;
 };

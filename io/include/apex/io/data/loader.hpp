@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -45,6 +46,9 @@ struct LoaderOptions {
   int prefetch = 3;         ///< batches in the making or ready, at most
   bool look_ahead = false;  ///< start on the next epoch before start() asks for it (training)
   BadSample bad_sample = BadSample::error;
+  /// Where batches are put: host memory of so many bytes, 64-byte aligned, asked for by the reader threads; empty: the
+  /// host pool. Page-locked memory lets a GPU fetch them without a copy of the host's.
+  std::function<std::shared_ptr<Storage>(std::size_t bytes)> memory = {};
   int retries = 3;                             ///< further tries after a failure of the file system
   std::chrono::milliseconds retry_delay{100};  ///< before the first retry; doubles with each
   /// Testing aid: reading a batch takes this much longer. Also set by the environment variable APEX_READ_DELAY_MS.
