@@ -2,6 +2,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The CUDA half of the kernels. One file an op family; few instantiations a file keep the build short.
 target_sources(apex_kernels PRIVATE
+  src/cuda/batch_norm.cu
+  src/cuda/batch_norm_bf16.cu
+  src/cuda/batch_norm_f16.cu
+  src/cuda/batch_norm_f32.cu
+  src/cuda/batch_norm_f64.cu
+  src/cuda/conv_direct.cu
+  src/cuda/cudnn/conv_graph.cpp
+  src/cuda/cudnn/plans.cpp
   src/cuda/handles.cpp
   src/cuda/matmul.cpp
 )
