@@ -103,6 +103,7 @@ void Engine::advance(const std::shared_ptr<Operation>& operation) {
     if (!op.requests_.empty()) return;
   } catch (...) {
     op.error_ = std::current_exception();
+    failed_.push_back(operation);
   }
   finish(op);
   std::erase(active_, operation);
@@ -111,8 +112,10 @@ void Engine::advance(const std::shared_ptr<Operation>& operation) {
 void Engine::finish(Operation& op) {
   const auto now = Clock::now();
   op.finished_ = now;
-  op.phases_.clear();  // they hold scratch memory
-  op.storages.clear();
+  if (!op.error_) {
+    op.phases_.clear();  // they hold scratch memory
+    op.storages.clear();
+  }
   watchdog_.done(op.watch_);
   --op.channel_->in_flight_;
   for (Counters* c : {&total_, &by_purpose_[static_cast<int>(op.channel_->purpose)], &op.channel_->counters})
@@ -145,6 +148,7 @@ bool Engine::poll() {
                 concat(to_string(op.description), " failed: ", StatusTraits<MpiStatus>::text(status),
                        "; the ranks may have called different collectives (APEX_DIST_DEBUG=1 compares them)")));
       watchdog_.print_report(concat(to_string(op.description), " failed"));
+      failed_.push_back(operation);
       finish(op);
       std::erase(active_, operation);
     }

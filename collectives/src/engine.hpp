@@ -129,6 +129,9 @@ class Engine {
   std::condition_variable wake_;
   bool stop_ = false;
   std::vector<std::shared_ptr<Operation>> active_, looked_at_;
+  /// Kept with their buffers and scratch memory: what MPI began of them may still be under way, and a nonblocking
+  /// collective can be neither cancelled nor freed.
+  std::vector<std::shared_ptr<Operation>> failed_;
   std::size_t queued_ = 0;
   Counters total_;
   Counters by_purpose_[kPurposes];
