@@ -3,6 +3,7 @@
 target_sources(apex_io PRIVATE
   src/checkpoint/agreement.cpp
   src/checkpoint/directory.cpp
+  src/checkpoint/directory_lock.cpp
   src/checkpoint/fault.cpp
   src/checkpoint/h5_types.cpp
   src/checkpoint/layout.cpp

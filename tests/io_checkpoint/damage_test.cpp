@@ -6,13 +6,19 @@
 #include <gtest/gtest.h>
 #include <mpi.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <array>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <random>
+#include <thread>
 
 #include "sample_tree.hpp"
 
@@ -257,6 +263,63 @@ TEST_F(Damage, AttemptsCountStartsFromTheSameStep) {
     EXPECT_EQ(io::read_attempts(directory).count, 0) << text;
     EXPECT_EQ(io::record_attempt(directory, 100).count, 1) << text;
   }
+}
+
+/// A process that takes the lock of `directory` and then waits to be killed. @returns its number once it holds the lock
+pid_t process_that_locks(const fs::path& directory) {
+  int ends[2];
+  if (pipe(ends) != 0) return -1;
+  const pid_t child = fork();
+  if (child == 0) {
+    try {
+      const io::DirectoryLock lock(directory);
+      if (write(ends[1], "r", 1) == 1)
+        for (;;) pause();
+    } catch (...) {}
+    _exit(1);
+  }
+  close(ends[1]);
+  char got = 0;
+  const bool held = read(ends[0], &got, 1) == 1;
+  close(ends[0]);
+  return held ? child : -1;
+}
+
+TEST_F(Damage, LockKeepsASecondRunOutAndDiesWithItsProcess) {
+  const auto directory = folder.path() / "locked";
+  const pid_t child = process_that_locks(directory);
+  ASSERT_GT(child, 0);
+  const auto refused = [&] {
+    try {
+      const io::DirectoryLock lock(directory, 0.1);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), Kind::data);
+      EXPECT_NE(std::string(e.what()).find(concat("process ", child)), std::string::npos) << e.what();
+      return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(refused());
+  EXPECT_TRUE(refused()) << "a refusal leaves the lock where it is";
+  kill(child, SIGKILL);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_TRUE(fs::exists(directory / "LOCK")) << "killed: nobody removed it";
+  {
+    const io::DirectoryLock lock(directory, 0);
+    EXPECT_THROW(io::DirectoryLock(directory, 0), Error) << "not even from the same process";
+    EXPECT_TRUE(fs::exists(directory / "LOCK"));
+  }
+  EXPECT_FALSE(fs::exists(directory / "LOCK")) << "an orderly end leaves nothing behind";
+  // A holder that ends while we wait: the file we opened is removed, and the next one is taken.
+  auto first = std::make_unique<io::DirectoryLock>(directory, 0);
+  std::thread ends([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    first.reset();
+  });
+  const io::DirectoryLock second(directory, 10);
+  ends.join();
+  EXPECT_TRUE(fs::exists(directory / "LOCK"));
+  EXPECT_THROW(io::DirectoryLock(directory, 0), Error);
 }
 
 /// Output of a command, or nothing when it fails.

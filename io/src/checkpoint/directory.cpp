@@ -38,13 +38,6 @@ std::int64_t step_of(std::string_view name) {
   return error == std::errc{} && end == name.data() + name.size() && step >= 0 ? step : -1;
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) != 0) return "host";
-  const std::string text = name.data();
-  return text.substr(0, text.find('.'));
-}
-
 /// What the environment says, if a file name can hold it.
 std::string from_environment(const char* variable) {
   const char* value = std::getenv(variable);
@@ -120,6 +113,13 @@ std::optional<fs::path> named_by(const fs::path& directory, const char* note) {
 }
 
 }  // namespace
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "host";
+  const std::string text = name.data();
+  return text.substr(0, text.find('.'));
+}
 
 std::string step_file_name(std::int64_t step) {
   char name[48];

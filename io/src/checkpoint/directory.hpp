@@ -11,6 +11,8 @@ namespace apex::io {
 
 /// "step_00000100.h5".
 std::string step_file_name(std::int64_t step);
+/// Without its domain.
+std::string host_name();
 /// ".tmp.<job>.<restart>", the same for the whole life of this process.
 const std::string& temporary_suffix();
 /// Removes the temporary files that dead jobs left: those of an earlier start of this job, those of processes of this

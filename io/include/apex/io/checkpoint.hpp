@@ -215,4 +215,22 @@ Attempts read_attempts(const std::filesystem::path& directory);
 /// begins at 1 again. @throws Kind::data, Kind::exhausted as write_checkpoint
 Attempts record_attempt(const std::filesystem::path& directory, std::int64_t start_step);
 
+/// Keeps a second run out of a checkpoint directory. Advisory: who asks for no lock is not stopped. One rank of a run
+/// holds it for as long as the run may write; the kernel takes it back when that process ends, in whatever way, so that
+/// nothing is left to clean up after kill -9. `directory`/LOCK says who holds it; an orderly end removes the file.
+class DirectoryLock {
+ public:
+  /// Makes the directory if it is missing, and waits up to `seconds` for a holder that is about to end. On a file
+  /// system without locks it warns and locks nothing.
+  /// @throws Kind::data somebody else holds it (naming host, process and job), or LOCK cannot be made
+  explicit DirectoryLock(const std::filesystem::path& directory, double seconds = 3);
+  ~DirectoryLock();
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
+
 }  // namespace apex::io
