@@ -54,6 +54,10 @@ Trainer::~Trainer() {
 }
 
 void Trainer::prepare_graph() {
+  if (!device().is_cuda()) {
+    if (parts_.session.rank() == 0) log_warning("--cuda-graph: no GPU was found; steps run eagerly, on the CPU");
+    return;
+  }
   if (parts_.session.shares_devices() && parts_.session.size() > 1) {
     if (parts_.session.rank() == 0)
       log_warning("--cuda-graph: ranks share a GPU, so that gradients travel through the host; steps run eagerly");
