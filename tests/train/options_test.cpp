@@ -103,11 +103,44 @@ TEST(OptionSet, RefusesWhatNobodyDeclared) {
   EXPECT_NE(error_of({}).find("APEX_OPT_BATCHSIZE"), std::string::npos);
 }
 
-TEST(OptionSet, RefusesUnknownKeyInFile) {
-  const std::string file = ::testing::TempDir() + "option_set_unknown.cfg";
-  std::ofstream(file) << "batchsize = 1\n";
-  EXPECT_NE(error_of({"--config", file.c_str()}).find("batchsize"), std::string::npos);
-  std::remove(file.c_str());
+/// A file for --config that is gone with its end.
+struct ConfigFile {
+  explicit ConfigFile(const std::string& text) : path(::testing::TempDir() + "option_set_file.cfg") {
+    std::ofstream(path, std::ios::binary) << text;
+  }
+  ~ConfigFile() { std::remove(path.c_str()); }
+  std::string path;
+};
+
+TEST(OptionSet, FileValuesMayStandInQuotes) {
+  const ConfigFile file(
+      "\xef\xbb\xbf# first line\r\n\r\nDIR = \"/data/a # b\"  # a comment\r\narch='resnet50'\r\n"
+      "tensorboard = \"it's\"\nmetrics = it's # here\ncheckpoint_dir = \"\"\nlr = 2");
+  Parsed p;
+  p.parse({"--config", file.path.c_str()});
+  EXPECT_EQ(p.dir, "/data/a # b");
+  EXPECT_EQ(p.arch, "resnet50");
+  EXPECT_EQ(p.options.tensorboard, "it's");
+  EXPECT_EQ(p.options.checkpoint_dir, "");
+  EXPECT_EQ(p.options.lr, 2) << "a last line without its end";
+}
+
+TEST(OptionSet, RefusesLinesOfAFileNamingThem) {
+  for (const auto& [text, part] :
+       std::vector<std::pair<std::string, std::string>>{{"lr = 1\nbatchsize = 1\n", ":2: --batchsize is no option"},
+                                                        {"config = other.cfg\n", ":1: --config can only stand"},
+                                                        {"--lr = 1\n", "without dashes"},
+                                                        {"help = yes\n", ":1: --help can only stand"},
+                                                        {"\n[training]\nlr = 1\n", ":2: '[training]' is not"},
+                                                        {"deterministic\n", ":1: 'deterministic' is not"},
+                                                        {"= 1\n", ":1: '= 1' is not"},
+                                                        {"lr = fast\n", "--lr: 'fast' is not a number"},
+                                                        {"lr = 1\nlr = 2\n", "--lr is given twice"}}) {
+    const ConfigFile file(text);
+    const std::string said = error_of({"--config", file.path.c_str()});
+    EXPECT_NE(said.find(part), std::string::npos) << text << said;
+    EXPECT_NE(said.find(file.path), std::string::npos) << said;
+  }
 }
 
 TEST(OptionSet, RefusesBadValuesNamingOptionAndValue) {

@@ -56,6 +56,33 @@ bool parse_bool(const std::string& text) {
   throw UsageError(concat("'", text, "' is neither true nor false"));
 }
 
+constexpr const char* kBlank = " \t\r";
+
+bool is_quote(char c) { return c == '"' || c == '\''; }
+
+std::string trimmed(const std::string& text) {
+  const auto first = text.find_first_not_of(kBlank);
+  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(kBlank) - first + 1);
+}
+
+/// A line "name = value # comment" without its comment. A value in quotes may hold '#'.
+std::string without_comment(const std::string& line) {
+  std::size_t from = 0;
+  const auto equals = line.find('=');
+  if (equals != std::string::npos && line.find('#') > equals) {
+    const auto first = line.find_first_not_of(kBlank, equals + 1);
+    const auto close = first != std::string::npos && is_quote(line[first]) ? line.find(line[first], first + 1) : first;
+    if (close != std::string::npos) from = close;
+  }
+  return line.substr(0, line.find('#', from));
+}
+
+/// 'text' or "text" without the quotes around it; anything else as it is.
+std::string unquoted(const std::string& text) {
+  const bool quoted = text.size() >= 2 && is_quote(text[0]) && text.back() == text[0];
+  return quoted ? text.substr(1, text.size() - 2) : text;
+}
+
 }  // namespace
 
 struct OptionSet::Impl {
@@ -170,25 +197,27 @@ struct OptionSet::Impl {
   po::parsed_options from_file(const std::string& path) const {
     std::ifstream file(path);
     if (!file || std::filesystem::is_directory(path)) throw UsageError(concat("--config: cannot read '", path, "'"));
-    std::stringstream text;
-    if (file.peek() == 0xef) file.ignore(3);  // a byte order mark
-    for (std::string line; std::getline(file, line);) {
-      const auto equals = line.find('=');
-      const auto first = line.find_first_not_of(" \t");
-      if (equals != std::string::npos && first < equals && line[first] != '#') {
-        const auto last = line.find_last_not_of(" \t", equals - 1);
-        line = canonical(line.substr(first, last - first + 1)) + " " + line.substr(equals);
-      }
-      text << line << '\n';
-    }
     const po::options_description described = all();
-    try {
-      auto out = po::parse_config_file(text, described, false);
-      out.description = nullptr;
-      return out;
-    } catch (const po::error& error) {
-      throw UsageError(concat(path, ": ", error.what()));
+    po::parsed_options out(&described);
+    out.description = nullptr;
+    if (file.peek() == 0xef) file.ignore(3);  // a byte order mark
+    std::int64_t number = 0;
+    for (std::string line; std::getline(file, line);) {
+      const auto where = concat(path, ':', ++number, ": ");
+      line = trimmed(without_comment(line));
+      if (line.empty()) continue;
+      const auto equals = line.find('=');
+      if (equals == std::string::npos || equals == 0)
+        throw UsageError(concat(where, "'", line, "' is not of the form name = value"));
+      if (line[0] == '-') throw UsageError(concat(where, "'", line, "': names stand without dashes here"));
+      const std::string name = canonical(trimmed(line.substr(0, equals)));
+      if (name == "config" || name == "help")
+        throw UsageError(concat(where, "--", name, " can only stand on the command line"));
+      if (std::none_of(options.begin(), options.end(), [&](const Option& o) { return o.name == name; }))
+        throw UsageError(concat(where, "--", name, " is no option of ", program));
+      out.options.emplace_back(name, std::vector<std::string>{unquoted(trimmed(line.substr(equals + 1)))});
     }
+    return out;
   }
 };
 

@@ -103,10 +103,11 @@ void Reporter::update(Meters& meters, const std::vector<double>& sums, double se
 }
 
 std::string Reporter::figures(const Meters& meters, int loss_digits) const {
-  std::string out = pair_of("Time", meters.time, 3, 3) + '\t' + pair_of("Speed", meters.speed, 3, 3) + '\t' +
-                    pair_of("Loss", meters.loss, loss_digits, 4);
+  const bool bar = progress_->mode() == io::ProgressMode::bar;  // cut at the width of the terminal: results first
+  const std::string times = pair_of("Time", meters.time, 3, 3) + '\t' + pair_of("Speed", meters.speed, 3, 3);
+  std::string out = (bar ? "" : times + '\t') + pair_of("Loss", meters.loss, bar ? 4 : loss_digits, 4);
   for (std::size_t m = 0; m < names_.size(); ++m) out += '\t' + pair_of(title(names_[m]), meters.metrics[m], 3, 3);
-  return out;
+  return bar ? out + '\t' + times : out;
 }
 
 void Reporter::line(const std::string& text) {
