@@ -74,7 +74,7 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
   std::int64_t batch_size = 0;
   session.world().together([&] { batch_size = apex::train::batch_size_for(o, session.size(), resume); }, "batch size");
   if (talks && batch_size != o.batch_size)
-    std::cout << "=> batch-size is " << batch_size << " here, not " << o.batch_size << ", to keep the "
+    std::cout << "=> --batch-size is " << batch_size << " here, not " << o.batch_size << ", to keep the "
               << resume->global_batch << " samples a step of the checkpoint" << std::endl;
   const Data data = open_data(options, session);
   if (talks && !data.sets.validation)

@@ -202,11 +202,27 @@ TEST(CommandLine, GoingBackNeverMixesTwoRuns) {
   expect_end(run_on(other, {"--resume", files.back().path.string()}), 3, {"another run"}, 1);
 }
 
+TEST(CommandLine, ASecondRunStaysOutOfADirectoryInUse) {
+  const TemporaryFolder folder;
+  const auto ck = folder.path() / "ck";
+  const auto arguments = tiny(ck, {"--synthetic-size", "64", "-b", "4", "--epochs", "100", "--resume", "auto"});
+  TrainRun first(2, arguments, {"APEX_READ_DELAY_MS=50"});
+  ASSERT_TRUE(first.reaches_step(ck / "metrics.jsonl", 1)) << first.output();
+  expect_end(arguments, 3, {"in use by another run", "process "});
+  first.signal(SIGUSR1);
+  EXPECT_EQ(first.finish().code(), 99) << first.output();
+  EXPECT_FALSE(fs::exists(ck / "LOCK"));
+  auto shorter = arguments;
+  shorter.insert(shorter.end(), {"--max-steps", "1"});
+  TrainRun next(1, shorter);
+  EXPECT_EQ(next.finish().code(), 0) << "the directory is free again\n" << next.output();
+}
+
 /// The last update of the run overflows: there is no later training loss to show it.
 TEST(CommandLine, NothingIsSavedWhenTheLastUpdateOverflows) {
   const TemporaryFolder folder;
-  expect_end(tiny(folder.path(), {"--synthetic-size", "16", "-b", "8", "--epochs", "1", "--lr", "1e30", "--lr-schedule",
-                                  "constant"}),
+  expect_end(tiny(folder.path(),
+                  {"--synthetic-size", "16", "-b", "8", "--epochs", "1", "--lr", "1e30", "--lr-schedule", "constant"}),
              4, {"not finite"});
   EXPECT_TRUE(io::list_checkpoints(folder.path()).empty());
 }

@@ -28,6 +28,14 @@ void probe(const fs::path& directory) {
   fs::remove(file, error);
 }
 
+/// Nobody else writes there from here to the end of the process, which trains one model.
+void claim(const fs::path& directory) {
+  static std::optional<io::DirectoryLock> held;
+  probe(directory);
+  held.reset();
+  held.emplace(directory);
+}
+
 /// A run may only go on in a directory whose newest checkpoint it starts from: older files of its own would be
 /// overwritten or taken for newer ones, and those of another run would be mixed with its own.
 void refuse_to_mix(const io::CheckpointFile& from, std::int64_t newest, const TrainOptions& o) {
@@ -68,8 +76,12 @@ std::optional<Resume> find_resume(const TrainOptions& options, const dist::Sessi
   world.together(
       [&] {
         if (session.rank() != 0) return;
+        // Claimed before the look, so that what is seen stays; a directory that is not there holds nothing, and a run
+        // that is refused does not make it.
+        const bool trains = !options.evaluate, there = fs::exists(options.checkpoint_dir);
+        if (trains && there) claim(options.checkpoint_dir);
         found = look(options).string();
-        if (!options.evaluate) probe(options.checkpoint_dir);
+        if (trains && !there) claim(options.checkpoint_dir);
       },
       "looking for a checkpoint");
   found = world.broadcast(found, 0, "path of the checkpoint");

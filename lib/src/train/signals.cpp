@@ -38,6 +38,11 @@ StopSignals::~StopSignals() {
 
 int StopSignals::caught() noexcept { return caught_signal; }
 
+std::string signal_name(int number) {
+  const char* name = sigabbrev_np(number);
+  return name ? name : std::to_string(number);
+}
+
 std::vector<int> stop_signals_for(const std::string& option) {
   if (option == "none") return {};
   if (option == "TERM") return {SIGTERM};

@@ -154,16 +154,31 @@ void Trainer::resume(const Resume& from) {
   saved_position_ = position_;
 }
 
-checkpoint::Section Trainer::ddp_section() const {
-  const auto code = parts_.ddp.bucket_plan().encode();
+checkpoint::Section plan_section(const parallel::BucketPlan& plan) {
+  const auto code = plan.encode();
+  const Tensor values = empty({static_cast<std::int64_t>(code.size())}, DType::i32, kCpu);
+  std::copy(code.begin(), code.end(), values.data<std::int32_t>());
   checkpoint::Section out;
-  out.attributes["bucket_plan"] = std::vector<std::int64_t>(code.begin(), code.end());
+  out.tensors["bucket_plan"] = values;  // an attribute could hold no more than 64 KiB
   return out;
 }
 
+parallel::BucketPlan plan_of(const checkpoint::Section& section) {
+  const auto stored = section.tensors.find("bucket_plan");
+  if (stored == section.tensors.end()) {  // files of the first days hold an attribute
+    const auto& code = io::attribute<std::vector<std::int64_t>>(section.attributes, "bucket_plan", "/ddp");
+    return parallel::BucketPlan::decode(std::vector<std::int32_t>(code.begin(), code.end()));
+  }
+  const Tensor& values = stored->second;
+  if (values.dtype() != DType::i32) fail(Kind::damaged, "/ddp/bucket_plan does not hold 32-bit integers");
+  const auto* code = values.data<std::int32_t>();
+  return parallel::BucketPlan::decode({code, static_cast<std::size_t>(values.numel())});
+}
+
+checkpoint::Section Trainer::ddp_section() const { return plan_section(parts_.ddp.bucket_plan()); }
+
 void Trainer::restore_ddp(const checkpoint::Section& section) {
-  const auto& code = io::attribute<std::vector<std::int64_t>>(section.attributes, "bucket_plan", "/ddp");
-  const auto plan = parallel::BucketPlan::decode(std::vector<std::int32_t>(code.begin(), code.end()));
+  const auto plan = plan_of(section);
   if (!plan.empty() && !parts_.ddp.restore_bucket_plan(plan))
     log_warning("the bucket plan of the checkpoint does not fit this model's gradients: sums may differ in order");
 }

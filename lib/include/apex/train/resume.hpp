@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <optional>
 
+#include "apex/checkpoint.hpp"
 #include "apex/collectives/session.hpp"
+#include "apex/parallel/bucket_plan.hpp"
 #include "apex/train/options.hpp"
 
 namespace apex::train {
@@ -29,14 +31,19 @@ struct Resume {
 
 /// What --resume names: a file; the newest good one of a directory; or for "auto" that of the checkpoint directory, if
 /// there is one. Rank 0 looks, all ranks get its answer. Nothing to resume gives nothing: without --resume, and with
-/// "auto" on an empty directory. Collective.
+/// "auto" on an empty directory. A run that trains holds the checkpoint directory's lock from here on, until its
+/// process ends. Collective.
 /// @throws Kind::data  a named file or directory without a checkpoint is missing; or the run would start anew in a
-///                     directory that holds the checkpoints of another
+///                     directory that holds the checkpoints of another, or that another uses at this moment
 /// @throws Kind::damaged
 std::optional<Resume> find_resume(const TrainOptions& options, const dist::Session& session);
 
 /// Samples per process and micro-step: --batch-size, or on a resume what keeps the global batch of the checkpoint.
 /// @throws Kind::data when that is no whole number
 std::int64_t batch_size_for(const TrainOptions& options, int world_size, const std::optional<Resume>& resume);
+
+/// What /ddp of a checkpoint holds, and the plan in it. @throws Kind::damaged when there is none
+checkpoint::Section plan_section(const parallel::BucketPlan& plan);
+parallel::BucketPlan plan_of(const checkpoint::Section& section);
 
 }  // namespace apex::train

@@ -25,6 +25,9 @@ class StopSignals {
   std::vector<int> signals_;
 };
 
+/// "USR1"; the number itself where the system has no name for it.
+std::string signal_name(int number);
+
 /// What `--signal` names: USR1, USR2, TERM or none; `TERM` is always among them unless "none" was asked for, because
 /// preemption under srun sends it and leaves a grace time.
 std::vector<int> stop_signals_for(const std::string& option);
