@@ -123,8 +123,10 @@ int Trainer::run() {
                       .device = device(),
                       .graph_launches = graph_ ? graph_->launches() : 0});
   if (end != End::signal) return exit_code::kOk;
-  reporter_->line(concat("=> signal ", StopSignals::caught(), ": checkpoint at step ", position_.step, ", exit code ",
-                         parts_.options.requeue_exit_code, "; --resume auto goes on from here"));
+  const int caught = StopSignals::caught();
+  reporter_->line(concat("=> ", caught ? "signal " + signal_name(caught) : "a signal to another rank",
+                         ": checkpoint at step ", position_.step, ", exit code ", parts_.options.requeue_exit_code,
+                         "; --resume auto goes on from here"));
   return static_cast<int>(parts_.options.requeue_exit_code);
 }
 
