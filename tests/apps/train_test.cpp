@@ -425,6 +425,7 @@ TEST(ImagenetTrain, TermCheckpointsAndAsksForARequeue) {
   ::kill(run.pid(), SIGTERM);
   ASSERT_TRUE(run.finish(60));
   EXPECT_EQ(run.exit_code(), 99) << run.output();
+  EXPECT_NE(run.output().find("=> signal TERM: checkpoint at step"), std::string::npos) << run.output();
   EXPECT_GE(io::CheckpointFile(newest(folder.path())).step(), 3);
 }
 
