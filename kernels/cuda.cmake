@@ -7,7 +7,9 @@ target_sources(apex_kernels PRIVATE
   src/cuda/batch_norm_f16.cu
   src/cuda/batch_norm_f32.cu
   src/cuda/batch_norm_f64.cu
+  src/cuda/conv.cpp
   src/cuda/conv_direct.cu
+  src/cuda/conv_stem.cu
   src/cuda/cudnn/conv_graph.cpp
   src/cuda/cudnn/plans.cpp
   src/cuda/handles.cpp

@@ -335,7 +335,7 @@ void linear_backward_weight(const Context& ctx, View dw, View db, ConstView dy, 
   View row = db;
   row.sizes = {1, db.size(0)};
   row.strides = {0, db.stride(0)};
-  reduce(ctx, row, dy, ReduceOp::sum);
+  cuda::reduce(ctx, row, dy, ReduceOp::sum);
 }
 
 }  // namespace apex::kernels::cuda

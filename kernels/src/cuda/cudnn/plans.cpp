@@ -1,0 +1,297 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include "plans.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "../../backend_impl.hpp"
+#include "../handles.hpp"
+
+#include <cudnn_frontend_version.h>
+
+namespace apex::kernels::cuda {
+namespace cudnn {
+namespace {
+
+using SharedPlan = std::shared_ptr<const Plan>;
+
+struct Entry {
+  SharedPlan plan;  ///< null: cuDNN has none
+  bool timed = false;
+};
+
+struct Imported {
+  std::string text;
+  bool timed = false;
+};
+
+struct Store {
+  std::mutex guard;
+  std::map<ConvKey, Entry> plans;
+  std::map<ConvKey, Imported> imported;  ///< not yet used; device is 0 in these keys
+  std::string imported_device;
+  std::size_t chosen = 0;
+  std::mutex choosing;  ///< one thread chooses at a time
+};
+
+Store& store() {
+  static auto& the = *new Store;
+  return the;
+}
+
+ConvKey without_device(ConvKey key) {
+  key.device = 0;
+  return key;
+}
+
+std::string device_name(int index) {
+  cudaDeviceProp properties{};
+  APEX_CHECK(cudaGetDeviceProperties(&properties, index));
+  return properties.name;
+}
+
+void run(const Context& ctx, cudnnHandle_t handle, const Plan& plan, const Buffers& buffers) {
+  const Workspace workspace = ctx.workspace(plan.workspace());
+  plan.run(handle, buffers, workspace.data());
+}
+
+/// Milliseconds of one run, the first not counted.
+double time_of(const Context& ctx, cudnnHandle_t handle, const Plan& plan, const Buffers& buffers) {
+  constexpr int kRuns = 4;
+  const Workspace workspace = ctx.workspace(plan.workspace());
+  plan.run(handle, buffers, workspace.data());
+  apex::cuda::Event start(true), end(true);
+  start.record(ctx);
+  for (int i = 0; i < kRuns; ++i) plan.run(handle, buffers, workspace.data());
+  end.record(ctx);
+  end.synchronize();
+  return start.milliseconds_to(end) / kRuns;
+}
+
+/// The first suggestion that builds, fits the workspace limit and runs.
+Entry choose_first(const Context& ctx, cudnnHandle_t handle, const ConvKey& key, const Buffers& buffers) {
+  const Suggestions suggestions(handle, key, false);
+  for (std::size_t i = 0; i < suggestions.size(); ++i) {
+    SharedPlan plan = suggestions.build(i);
+    if (plan == nullptr || plan->workspace() > workspace_limit()) continue;
+    try {
+      run(ctx, handle, *plan, buffers);
+    } catch (const Error& e) {
+      if (e.domain() != Domain::cudnn) throw;
+      continue;
+    }
+    return {plan, false};
+  }
+  return {};
+}
+
+/// The fastest of the first dozen. Building stops early when it takes long: engines that are compiled now cost up to a
+/// second each. An engine whose bits vary must be clearly faster.
+Entry choose_fastest(const Context& ctx, cudnnHandle_t handle, const ConvKey& key, const Buffers& buffers) {
+  constexpr int kMost = 12, kMostCompiled = 4;
+  constexpr double kHandicap = 1.03;
+  constexpr auto kPatience = std::chrono::milliseconds(600);
+  const auto start = std::chrono::steady_clock::now();
+  const Suggestions suggestions(handle, key, true);
+  Entry best{nullptr, true};
+  double best_time = 0;
+  int tried = 0, compiled = 0;
+  std::set<std::string> seen;
+  for (std::size_t i = 0; i < suggestions.size() && tried < kMost; ++i) {
+    if (suggestions.compiles(i) && ++compiled > kMostCompiled) continue;
+    if (best.plan != nullptr && std::chrono::steady_clock::now() - start > kPatience) break;
+    SharedPlan plan = suggestions.build(i);
+    if (plan == nullptr || plan->workspace() > workspace_limit() || !seen.insert(plan->name()).second) continue;
+    ++tried;
+    try {
+      const double time = time_of(ctx, handle, *plan, buffers) * (plan->deterministic() ? 1.0 : kHandicap);
+      if (best.plan != nullptr && time >= best_time) continue;
+      best.plan = plan;
+      best_time = time;
+    } catch (const Error& e) {
+      if (e.domain() != Domain::cudnn) throw;
+    }
+  }
+  // The last candidate wrote last: all give the result, but the winner's is the one later steps repeat.
+  if (best.plan != nullptr) run(ctx, handle, *best.plan, buffers);
+  return best;
+}
+
+std::optional<Entry> find(const ConvKey& key) {
+  Store& s = store();
+  const std::lock_guard lock(s.guard);
+  const auto at = s.plans.find(key);
+  if (at == s.plans.end()) return std::nullopt;
+  return at->second;
+}
+
+void put(const ConvKey& key, const Entry& entry, bool chosen) {
+  Store& s = store();
+  const std::lock_guard lock(s.guard);
+  s.plans[key] = entry;
+  if (chosen && entry.plan != nullptr) ++s.chosen;
+}
+
+/// An imported plan for the key, built; taken out of the imported ones.
+std::optional<Entry> take_imported(const ConvKey& key, cudnnHandle_t handle) {
+  Store& s = store();
+  Imported found;
+  {
+    const std::lock_guard lock(s.guard);
+    const auto at = s.imported.find(without_device(key));
+    if (at == s.imported.end() || s.imported_device != device_name(static_cast<int>(key.device))) return std::nullopt;
+    found = at->second;
+  }
+  SharedPlan plan = Plan::load(handle, found.text);
+  if (plan == nullptr || plan->workspace() > workspace_limit()) return std::nullopt;
+  return Entry{plan, found.timed};
+}
+
+}  // namespace
+
+bool known_missing(const ConvKey& key) {
+  const auto entry = find(key);
+  return entry && entry->plan == nullptr;
+}
+
+bool run_conv(const Context& ctx, const ConvKey& key, const Buffers& buffers) {
+  const auto settled = [&](const Entry& e) {
+    return e.plan == nullptr || e.timed || plan_choice() == PlanChoice::heuristic || apex::cuda::capturing(ctx);
+  };
+  auto entry = find(key);
+  if (!entry || !settled(*entry)) {
+    const std::lock_guard lock(store().choosing);
+    entry = find(key);  // another thread may have chosen meanwhile
+    if (!entry || !settled(*entry)) {
+      const CudnnHandle handle(ctx);
+      const OutsideCapture outside;
+      if (!entry) {
+        entry = take_imported(key, handle.get());
+        if (entry) put(key, *entry, false);
+      }
+      if (!entry || !settled(*entry)) {
+        const bool timed = plan_choice() == PlanChoice::timed && !apex::cuda::capturing(ctx);
+        entry = timed ? choose_fastest(ctx, handle.get(), key, buffers) : choose_first(ctx, handle.get(), key, buffers);
+        put(key, *entry, true);
+        return entry->plan != nullptr;
+      }
+    }
+  }
+  if (entry->plan == nullptr) return false;
+  const CudnnHandle handle(ctx);
+  run(ctx, handle.get(), *entry->plan, buffers);
+  return true;
+}
+
+}  // namespace cudnn
+
+namespace {
+
+// Layout of exported plans: magic, versions and device as one line of text, then for each plan its key, whether it was
+// timed, and cuDNN's text; at the end a checksum over all before it.
+
+constexpr std::string_view kMagic = "apex-plans-1";
+
+std::string header(const std::string& device) {
+  return concat(kMagic, " cudnn ", cudnnGetVersion(), " frontend ", CUDNN_FRONTEND_MAJOR_VERSION, '.',
+                CUDNN_FRONTEND_MINOR_VERSION, '.', CUDNN_FRONTEND_PATCH_VERSION, " runtime ", cudnnGetCudartVersion(),
+                " key ", sizeof(cudnn::ConvKey), " device ", device, '\n');
+}
+
+/// FNV-1a.
+std::uint64_t checksum(std::string_view bytes) {
+  std::uint64_t hash = 0xcbf29ce484222325ull;
+  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return hash;
+}
+
+template <class T>
+void append(std::string& out, const T& value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+/// Takes a T off the front; false when there are too few bytes.
+template <class T>
+bool take(std::string_view& in, T& value) {
+  if (in.size() < sizeof value) return false;
+  std::memcpy(&value, in.data(), sizeof value);
+  in.remove_prefix(sizeof value);
+  return true;
+}
+
+int current_device() {
+  int device = 0;
+  APEX_CHECK(cudaGetDevice(&device));
+  return device;
+}
+
+}  // namespace
+
+std::string export_plans() {
+  if (apex::cuda::device_count() == 0) return {};
+  cudnn::Store& s = cudnn::store();
+  const int device = current_device();
+  const std::string name = cudnn::device_name(device);
+  std::string out = header(name);
+  const auto add = [&](const cudnn::ConvKey& key, bool timed, const std::string& text) {
+    if (text.empty()) return;
+    append(out, cudnn::without_device(key));
+    append(out, std::int64_t{timed});
+    append(out, static_cast<std::int64_t>(text.size()));
+    out += text;
+  };
+  const std::lock_guard lock(s.guard);
+  std::set<cudnn::ConvKey> written;
+  for (const auto& [key, entry] : s.plans) {
+    if (entry.plan == nullptr || cudnn::device_name(static_cast<int>(key.device)) != name) continue;
+    if (written.insert(cudnn::without_device(key)).second) add(key, entry.timed, entry.plan->serialized());
+  }
+  if (s.imported_device == name)
+    for (const auto& [key, plan] : s.imported)
+      if (!written.contains(key)) add(key, plan.timed, plan.text);
+  append(out, checksum(out));
+  return out;
+}
+
+std::size_t import_plans(std::string_view bytes) {
+  if (apex::cuda::device_count() == 0 || bytes.size() < sizeof(std::uint64_t)) return 0;
+  std::string_view tail = bytes.substr(bytes.size() - sizeof(std::uint64_t)),
+                   body = bytes.substr(0, bytes.size() - sizeof(std::uint64_t));
+  std::uint64_t sum = 0;
+  take(tail, sum);
+  if (sum != checksum(body)) return 0;
+  const std::string name = cudnn::device_name(current_device()), wanted = header(name);
+  if (body.substr(0, wanted.size()) != wanted) return 0;
+  body.remove_prefix(wanted.size());
+  std::map<cudnn::ConvKey, cudnn::Imported> found;
+  while (!body.empty()) {
+    cudnn::ConvKey key;
+    std::int64_t timed = 0, length = 0;
+    if (!take(body, key) || !take(body, timed) || !take(body, length) || length < 0 ||
+        static_cast<std::uint64_t>(length) > body.size())
+      return 0;
+    found[key] = {std::string(body.substr(0, static_cast<std::size_t>(length))), timed != 0};
+    body.remove_prefix(static_cast<std::size_t>(length));
+  }
+  cudnn::Store& s = cudnn::store();
+  const std::lock_guard lock(s.guard);
+  s.imported = std::move(found);
+  s.imported_device = name;
+  return s.imported.size();
+}
+
+std::size_t plans_chosen() noexcept {
+  cudnn::Store& s = cudnn::store();
+  const std::lock_guard lock(s.guard);
+  return s.chosen;
+}
+
+}  // namespace apex::kernels::cuda

@@ -1,0 +1,19 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include "apex/core/context.hpp"
+#include "conv_graph.hpp"
+
+// The plans of this process: chosen on first use, kept for its lifetime, exported and imported (backend.hpp).
+
+namespace apex::kernels::cuda::cudnn {
+
+/// Runs the convolution with the plan of its key, choosing one first where there is none or where a better choice is
+/// due. Every buffer the pass writes may be written several times. @returns false when cuDNN has no plan for the key
+bool run_conv(const Context& ctx, const ConvKey& key, const Buffers& buffers);
+
+/// Whether run_conv is already known to return false.
+bool known_missing(const ConvKey& key);
+
+}  // namespace apex::kernels::cuda::cudnn
