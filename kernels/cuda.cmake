@@ -10,10 +10,22 @@ target_sources(apex_kernels PRIVATE
   src/cuda/conv.cpp
   src/cuda/conv_direct.cu
   src/cuda/conv_stem.cu
+  src/cuda/copy.cu
+  src/cuda/copy_floating.cu
+  src/cuda/copy_integer.cu
+  src/cuda/copy_to_integer.cu
+  src/cuda/copy_transfer.cpp
   src/cuda/cudnn/conv_graph.cpp
   src/cuda/cudnn/plans.cpp
+  src/cuda/elementwise_binary.cu
+  src/cuda/elementwise_compare.cu
+  src/cuda/elementwise_integer.cu
+  src/cuda/elementwise_scale.cu
+  src/cuda/fill.cu
   src/cuda/handles.cpp
   src/cuda/matmul.cpp
+  src/cuda/unary.cu
+  src/cuda/unary_backward.cu
 )
 target_link_libraries(apex_kernels PUBLIC apex_cuda_flags PRIVATE CUDA::cublasLt CUDNN::cudnn CUDNN::frontend)
 # What libapex links for them (object libraries hand on no private libraries).

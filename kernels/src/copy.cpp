@@ -20,6 +20,20 @@ void copy(const Context& ctx, View dst, ConstView src) {
   throw_not_built("copy", ctx.device);
 }
 
+void transfer(const Context& ctx, View dst, ConstView src) {
+  if (!dst.defined()) fail(Kind::argument, "transfer: dst is not given");
+  if (!src.defined()) fail(Kind::argument, "transfer: src is not given");
+  check_sizes("transfer", "src", src, dst.sizes);
+  check_dtype("transfer", "src", src, dst.dtype);
+  check_writable("transfer", "dst", dst);
+  if (ctx.device != dst.device && ctx.device != src.device)
+    fail(Kind::argument,
+         concat("transfer: from ", src.device, " to ", dst.device, ", the operation runs on ", ctx.device));
+  if (dst.device == src.device) return copy(ctx, dst, src);
+  if constexpr (has_cuda) return cuda::transfer(ctx, dst, src);
+  throw_not_built("transfer", dst.device.is_cuda() ? dst.device : src.device);
+}
+
 void fill(const Context& ctx, View dst, double value) {
   check_given("fill", ctx, "dst", dst);
   switch (ctx.device.kind) {

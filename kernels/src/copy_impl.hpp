@@ -14,5 +14,7 @@ void fill(const Context& ctx, View dst, double value);
 
 namespace apex::kernels::cuda {
 void copy(const Context& ctx, View dst, ConstView src);
+/// Between two devices, one of them CUDA.
+void transfer(const Context& ctx, View dst, ConstView src);
 void fill(const Context& ctx, View dst, double value);
 }  // namespace apex::kernels::cuda

@@ -1,0 +1,186 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+
+#include "apex/core/view.hpp"
+#include "elementwise_index.hpp"
+#include "launch.cuh"
+
+// out = f(in...) element by element over any strides. One kernel moves 16-byte packs and is used whenever every operand
+// is contiguous or constant along the innermost dimension; the other goes element by element.
+
+namespace apex::kernels::cuda {
+
+/// The native element type of an apex type, bool as it is.
+template <class T>
+native_t<T>* native(const View& v) {
+  return static_cast<native_t<T>*>(v.data);
+}
+template <class T>
+const native_t<T>* native(const ConstView& v) {
+  return static_cast<const native_t<T>*>(v.data);
+}
+
+/// Calls f with an unsigned integer as wide as `dtype`: moving bytes does not care what they mean.
+template <class F>
+void visit_width(DType dtype, F&& f) {
+  switch (size_of(dtype)) {
+    case 1: return f.template operator()<std::uint8_t>();
+    case 2: return f.template operator()<std::uint16_t>();
+    case 4: return f.template operator()<std::uint32_t>();
+    default: return f.template operator()<std::uint64_t>();
+  }
+}
+
+template <class N>
+inline constexpr bool is_floating_native = std::is_floating_point_v<compute_t<N>>;
+
+/// One element to another type, as kernels/copy.hpp says. 16-bit sources come as float.
+template <class To, class From>
+__host__ __device__ __forceinline__ To convert(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else if constexpr (std::is_same_v<To, bool>) {
+    return value != From(0);
+  } else if constexpr (std::is_same_v<To, __half>) {
+    return __float2half_rn(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<To, __nv_bfloat16>) {
+    return __float2bfloat16_rn(static_cast<float>(value));
+  } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
+    using Limits = std::numeric_limits<To>;
+    if (value != value) return To(0);
+    if (value >= static_cast<From>(Limits::max())) return Limits::max();
+    if (value <= static_cast<From>(Limits::min())) return Limits::min();
+    return static_cast<To>(value);
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+inline constexpr int kMapThreads = 256;
+
+/// V elements of each input.
+template <int V, class... In>
+struct Packs {};
+template <int V, class First, class... Rest>
+struct Packs<V, First, Rest...> {
+  Pack<First, V> first;
+  Packs<V, Rest...> rest;
+};
+
+template <int V, class In>
+__device__ __forceinline__ Pack<In, V> read_pack(const In* at, std::int64_t stride) {
+  Pack<In, V> p;
+  if (V > 1 && stride == 0) {
+    const In value = *at;
+#pragma unroll
+    for (int i = 0; i < V; ++i) p.v[i] = value;
+  } else {
+    p = *reinterpret_cast<const Pack<In, V>*>(at);
+  }
+  return p;
+}
+
+template <int V, int K, int N>
+__device__ __forceinline__ Packs<V> read_packs(const Index<N>&, const typename Index<N>::Offsets&) {
+  return {};
+}
+/// K is the operand of the first of these inputs.
+template <int V, int K, int N, class First, class... Rest>
+__device__ __forceinline__ Packs<V, First, Rest...> read_packs(const Index<N>& index,
+                                                               const typename Index<N>::Offsets& at, const First* first,
+                                                               const Rest*... rest) {
+  return {read_pack<V>(first + at.v[K], index.stride[K][0]), read_packs<V, K + 1>(index, at, rest...)};
+}
+
+template <int V, class F, class... Done>
+__device__ __forceinline__ auto call(const F& f, const Packs<V>&, int, Done... done) {
+  return f(done...);
+}
+template <int V, class F, class First, class... Rest, class... Done>
+__device__ __forceinline__ auto call(const F& f, const Packs<V, First, Rest...>& packs, int i, Done... done) {
+  return call(f, packs.rest, i, done..., load(packs.first.v[i]));
+}
+
+/// A result to its place; what already has the type is not rounded again.
+template <class Out, class R>
+__device__ __forceinline__ Out finished(R value) {
+  if constexpr (std::is_same_v<Out, R>)
+    return value;
+  else
+    return store<Out>(value);
+}
+
+/// `index` counts packs of V; the last `rest` elements of a space of one dimension follow them.
+template <int V, class F, class Out, class... In>
+__global__ void __launch_bounds__(kMapThreads)
+    map_kernel(F f, Index<1 + sizeof...(In)> index, int rest, Out* out, const In*... in) {
+  constexpr int kEach = V == 1 ? 4 : 2;
+  constexpr int N = 1 + sizeof...(In);
+  const std::int64_t first = std::int64_t{blockIdx.x} * (kMapThreads * kEach) + threadIdx.x;
+  typename Index<N>::Offsets at[kEach];
+  Packs<V, In...> packs[kEach];
+#pragma unroll
+  for (int u = 0; u < kEach; ++u) {
+    const std::int64_t p = first + u * kMapThreads;
+    if (p >= index.numel) continue;
+    at[u] = index.at(p);
+    packs[u] = read_packs<V, 1>(index, at[u], in...);
+  }
+#pragma unroll
+  for (int u = 0; u < kEach; ++u) {
+    if (first + u * kMapThreads >= index.numel) continue;
+    Pack<Out, V> result;
+#pragma unroll
+    for (int i = 0; i < V; ++i) result.v[i] = finished<Out>(call(f, packs[u], i));
+    *reinterpret_cast<Pack<Out, V>*>(out + at[u].v[0]) = result;
+  }
+  if constexpr (V > 1) {
+    if (blockIdx.x == 0 && threadIdx.x < rest) {
+      const std::int64_t e = index.numel * V + threadIdx.x;
+      typename Index<N>::Offsets o;
+#pragma unroll
+      for (int k = 0; k < N; ++k) o.v[k] = index.stride[k][0] == 0 ? 0 : e;
+      out[o.v[0]] = finished<Out>(call(f, read_packs<1, 1>(index, o, in...), 0));
+    }
+  }
+}
+
+/// out = f(in...). `slow` does the same as f where elements are taken one by one: ops with many variants share one
+/// kernel there.
+template <class F, class Slow, class Out, class... In>
+void map_or(const Context& ctx, const char* op, F f, Slow slow, const Index<1 + sizeof...(In)>& index, Out* out,
+            const In*... in) {
+  constexpr int N = 1 + sizeof...(In);
+  constexpr int V = std::min({kVector<Out>, kVector<In>...});
+  if (index.numel == 0) return;
+  const auto blocks = [](std::int64_t packs, int each) {
+    return static_cast<unsigned>(std::max<std::int64_t>(1, ceil_div(packs, kMapThreads * each)));
+  };
+  if (packs<N>(index, V, {out, in...}, {sizeof(Out), sizeof(In)...})) {
+    const auto groups = packed(index, V);
+    const int rest = index.rank == 1 ? static_cast<int>(index.numel % V) : 0;
+    map_kernel<V><<<blocks(groups.numel, 2), kMapThreads, 0, stream_of(ctx)>>>(f, groups, rest, out, in...);
+  } else {
+    map_kernel<1><<<blocks(index.numel, 4), kMapThreads, 0, stream_of(ctx)>>>(slow, index, 0, out, in...);
+  }
+  check_launch(op);
+}
+
+template <class F, class Out, class... In>
+void map(const Context& ctx, const char* op, F f, const Index<1 + sizeof...(In)>& index, Out* out, const In*... in) {
+  map_or(ctx, op, f, f, index, out, in...);
+}
+
+/// The space of an output and inputs that broadcast to it.
+template <class... Inputs>
+Index<1 + sizeof...(Inputs)> index_of(const View& out, const Inputs&... in) {
+  return make_index<1 + sizeof...(Inputs)>(out.sizes,
+                                           {out.strides, broadcast_strides(in.sizes, in.strides, out.sizes)...});
+}
+
+}  // namespace apex::kernels::cuda
