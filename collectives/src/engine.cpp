@@ -58,19 +58,41 @@ Engine::~Engine() {
   if (thread_.joinable()) thread_.join();
 }
 
+std::array<Counters*, 3> Engine::counters_of(Channel& channel) {
+  return {&total_, &by_purpose_[static_cast<int>(channel.purpose)], &channel.counters};
+}
+
+/// Under the mutex.
+void Engine::number(Channel& channel, Operation& op, Clock::time_point now) {
+  op.channel_ = &channel;
+  op.issued_ = now;
+  op.description.channel = channel.label;
+  op.description.sequence = channel.sequence_++;
+  for (Counters* c : counters_of(channel)) {
+    ++c->collectives;
+    c->bytes += op.bytes;
+  }
+}
+
+void Engine::note_issue(Channel& channel, Operation& op) {
+  const std::scoped_lock lock(mutex_);
+  number(channel, op, Clock::now());
+}
+
+void Engine::note_times(Channel& channel, double busy_s, double exposed_s) {
+  const std::scoped_lock lock(mutex_);
+  for (Counters* c : counters_of(channel)) {
+    c->device_busy_s += busy_s;
+    c->exposed_s += exposed_s;
+  }
+}
+
 void Engine::submit(Channel& channel, const std::shared_ptr<Operation>& operation) {
   const std::scoped_lock lock(mutex_);
   const auto now = Clock::now();
-  operation->channel_ = &channel;
-  operation->issued_ = now;
-  operation->description.channel = channel.label;
-  operation->description.sequence = channel.sequence_++;
+  number(channel, *operation, now);
   operation->watch_ = watchdog_.watch(operation->description);
-  for (Counters* c : {&total_, &by_purpose_[static_cast<int>(channel.purpose)], &channel.counters}) {
-    ++c->collectives;
-    c->bytes += operation->bytes;
-    c->busy.open(now);
-  }
+  for (Counters* c : counters_of(channel)) c->busy.open(now);
   channel.queue_.push_back(operation);
   ++queued_;
   start_queued(channel);
@@ -118,8 +140,7 @@ void Engine::finish(Operation& op) {
   }
   watchdog_.done(op.watch_);
   --op.channel_->in_flight_;
-  for (Counters* c : {&total_, &by_purpose_[static_cast<int>(op.channel_->purpose)], &op.channel_->counters})
-    c->busy.close(now);
+  for (Counters* c : counters_of(*op.channel_)) c->busy.close(now);
   op.done_.store(true, std::memory_order_release);
 }
 
@@ -196,8 +217,8 @@ bool Engine::wait(Operation& op, double seconds) {
     waiters_.fetch_sub(1, std::memory_order_relaxed);
     const double exposed = spent();
     const std::scoped_lock lock(mutex_);
-    for (Counters* c : {&total_, &by_purpose_[static_cast<int>(op.channel_->purpose)], &op.channel_->counters})
-      c->exposed_s += exposed;
+    op.exposed_s_ += exposed;
+    for (Counters* c : counters_of(*op.channel_)) c->exposed_s += exposed;
   }
   if (!op.done()) return false;
   rethrow(op);
@@ -251,17 +272,20 @@ Work::Work(std::shared_ptr<detail::Operation> operation) : operation_(std::move(
 
 void Work::wait() const {
   if (!operation_) return;
+  if (operation_->device) return operation_->device->wait();
   if (operation_->done()) return detail::Engine::rethrow(*operation_);
   detail::runtime().engine().wait(*operation_, -1);
 }
 
 bool Work::wait_host(double seconds) const {
   if (!operation_) return true;
+  if (operation_->device) return operation_->device->wait_host(seconds);
   return detail::runtime().engine().wait(*operation_, seconds < 0 ? 0 : seconds);
 }
 
 bool Work::test() const {
   if (!operation_) return true;
+  if (operation_->device) return operation_->device->wait_host(0);
   return detail::runtime().engine().test(*operation_);
 }
 
@@ -269,8 +293,16 @@ Work::Clock::time_point Work::issued() const { return operation_ ? operation_->i
 
 std::optional<Work::Clock::time_point> Work::finished() const {
   if (!operation_) return Clock::time_point{};
+  if (operation_->device) return operation_->device->finished();
   if (!operation_->done()) return std::nullopt;
   return operation_->finished_;
+}
+
+std::optional<double> Work::exposed_s() const {
+  if (!operation_) return 0.0;
+  if (operation_->device) return operation_->device->exposed_s();
+  if (!operation_->done()) return std::nullopt;
+  return operation_->exposed_s_;
 }
 
 }  // namespace apex::dist

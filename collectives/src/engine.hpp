@@ -4,6 +4,7 @@
 
 #include <mpi.h>
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -16,6 +17,7 @@
 
 #include "apex/collectives/process_group.hpp"
 #include "apex/collectives/work.hpp"
+#include "device_link.hpp"
 #include "watchdog.hpp"
 
 namespace apex::dist::detail {
@@ -36,9 +38,12 @@ class BusyClock {
 struct Counters {
   std::int64_t collectives = 0, bytes = 0;
   double exposed_s = 0;
+  double device_busy_s = 0;
   BusyClock busy;
 
-  Statistics read(Work::Clock::time_point at) const { return {collectives, bytes, busy.seconds(at), exposed_s}; }
+  Statistics read(Work::Clock::time_point at) const {
+    return {collectives, bytes, busy.seconds(at) + device_busy_s, exposed_s};
+  }
 };
 
 /// A communicator of one group and purpose. Its collectives start in the order they were issued, each when the one
@@ -52,6 +57,7 @@ class Channel {
   Purpose purpose = Purpose::user;
   int rank = 0, size = 1;
   Counters counters;
+  std::unique_ptr<DeviceChannel> device;  // only where CUDA tensors travel by NCCL
 
  private:
   friend class Engine;
@@ -69,6 +75,7 @@ class Operation {
   Description description;
   std::int64_t bytes = 0;
   std::vector<std::shared_ptr<Storage>> storages;  // kept alive until it is complete
+  std::shared_ptr<DeviceWork> device;              // carries it out instead of phases
 
   /// Adds a phase that posts nonblocking collectives.
   void communicate(std::function<void(Requests&)> post);
@@ -86,6 +93,7 @@ class Operation {
   std::size_t next_phase_ = 0, end_of_posting_ = 0;  // the last phase that communicates lies before end_of_posting_
   Watchdog::Id watch_ = 0;
   std::exception_ptr error_;
+  double exposed_s_ = 0;
   Work::Clock::time_point issued_{}, finished_{};
   std::atomic<bool> done_{false};
 };
@@ -99,6 +107,9 @@ class Engine {
   ~Engine();
 
   void submit(Channel& channel, const std::shared_ptr<Operation>& operation);
+  /// Numbers and counts a collective that a device carries out, and what it took, once that is known.
+  void note_issue(Channel& channel, Operation& operation);
+  void note_times(Channel& channel, double busy_s, double exposed_s);
   /// Waits, at most `seconds` (negative: as long as it takes). Counts the time as exposed. @throws what the operation
   /// met
   bool wait(Operation& operation, double seconds);
@@ -118,6 +129,7 @@ class Engine {
 
   void progress_loop();
   bool poll();
+  void number(Channel& channel, Operation& operation, Work::Clock::time_point now);
   void start_queued(Channel& channel);
   void advance(const std::shared_ptr<Operation>& operation);
   void finish(Operation& operation);
@@ -135,6 +147,7 @@ class Engine {
   std::size_t queued_ = 0;
   Counters total_;
   Counters by_purpose_[kPurposes];
+  std::array<Counters*, 3> counters_of(Channel& channel);
   std::atomic<int> waiters_{0};
   std::thread thread_;
 };

@@ -105,8 +105,20 @@ namespace {
 
 Channel& control(const detail::Group& group) { return *group.channels[detail::kControl]; }
 
+/// CPU tensors travel by MPI in every Session, CUDA tensors where the Session is on their device.
 void check_device(const Tensor& tensor, const char* op) {
-  if (!tensor.device().is_cpu()) throw_not_built(op, tensor.device());
+  const Device device = tensor.device();
+  if (device.is_cpu()) return;
+  if constexpr (!has_cuda) throw_not_built(op, device);
+  const auto& link = detail::runtime().device;
+  if (!link) fail(Kind::argument, concat(op, ": the tensor is on ", device, ", but the Session runs on the CPU"));
+  if (link->device() != device)
+    fail(Kind::argument, concat(op, ": the tensor is on ", device, ", but the Session runs on ", link->device()));
+}
+
+detail::DeviceLink& link_of(const Tensor& tensor, const char* op) {
+  check_device(tensor, op);
+  return *detail::runtime().device;
 }
 
 /// The elements of a dense tensor, whatever the order of its strides.
@@ -158,6 +170,8 @@ Block block_of(std::span<std::int64_t> values) {
 
 }  // namespace
 
+Channel& detail::channel_of(const ProcessGroup& group) { return group.open_channel(); }
+
 ProcessGroup ProcessGroup::world() {
   auto& rt = detail::runtime();
   const std::scoped_lock lock(rt.groups_mutex);
@@ -177,14 +191,21 @@ Channel& ProcessGroup::open_channel() const {
 
 ProcessGroup ProcessGroup::make(int color, int key, std::string label) const {
   open_channel();
-  auto& rt = detail::runtime();
   MPI_Comm comm = MPI_COMM_NULL;
   {
     const Deadline limit(concat("splitting group ", group().label));
     APEX_CHECK_MPI(MPI_Comm_split(control(group()).comm, color < 0 ? MPI_UNDEFINED : color, key, &comm));
   }
-  if (comm == MPI_COMM_NULL) return {};
-  return {detail::make_group(rt, comm, std::move(label)), purpose_};
+  return adopt(comm, std::move(label));
+}
+
+ProcessGroup ProcessGroup::adopt(MPI_Comm comm, std::string label) const {
+  auto& rt = detail::runtime();
+  std::shared_ptr<detail::Group> made;
+  if (comm != MPI_COMM_NULL) made = detail::make_group(rt, comm, std::move(label));
+  if (rt.device) rt.device->connect(made.get(), group_.get());
+  if (!made) return {};
+  return {std::move(made), purpose_};
 }
 
 ProcessGroup ProcessGroup::split(int color, int key, std::string label) const {
@@ -222,7 +243,7 @@ ProcessGroup ProcessGroup::node_local() const {
     const Deadline limit(concat("finding the ranks of group ", group().label, " on this node"));
     APEX_CHECK_MPI(MPI_Comm_split_type(control(group()).comm, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &comm));
   }
-  return {detail::make_group(detail::runtime(), comm, concat(group().label, ".node")), purpose_};
+  return adopt(comm, concat(group().label, ".node"));
 }
 
 ProcessGroup ProcessGroup::dup(std::string label) const { return make(0, rank(), std::move(label)); }
@@ -247,6 +268,8 @@ MPI_Comm ProcessGroup::mpi_comm() const { return open_channel().comm; }
 Work ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op, Label label) const {
   Channel& channel = open_channel();
   const Block block = dense_block(tensor, "all_reduce");
+  detail::check_reduction(tensor.dtype(), op, "all_reduce");
+  if (tensor.device().is_cuda()) return link_of(tensor, "all_reduce").all_reduce(*this, tensor, op, label);
   auto& rt = detail::runtime();
   auto operation = detail::make_operation(channel, "all_reduce", to_string(op), block, -1, label);
   operation->storages = {tensor.storage()};
@@ -258,6 +281,7 @@ Work ProcessGroup::broadcast(const Tensor& tensor, int root, Label label) const 
   Channel& channel = open_channel();
   const Block block = dense_block(tensor, "broadcast");
   check_root("broadcast", root, channel.size);
+  if (tensor.device().is_cuda()) return link_of(tensor, "broadcast").broadcast(*this, tensor, root, label);
   auto& rt = detail::runtime();
   auto operation = detail::make_operation(channel, "broadcast", "", block, root, label);
   operation->storages = {tensor.storage()};
@@ -273,6 +297,9 @@ Work ProcessGroup::all_gather(const Tensor& out, const Tensor& in, Label label) 
       from.data == static_cast<std::byte*>(to.data) + static_cast<std::size_t>(channel.rank) * in.bytes();
   if (!in_place && overlap(out, in))
     fail(Kind::argument, "all_gather: in overlaps out, but is not this rank's part of it");
+  if (out.device() != in.device())
+    fail(Kind::argument, concat("all_gather: out is on ", out.device(), ", in on ", in.device()));
+  if (in.device().is_cuda()) return link_of(in, "all_gather").all_gather(*this, out, in, label);
   auto& rt = detail::runtime();
   auto operation = detail::make_operation(channel, "all_gather", "", from, -1, label);
   operation->storages = {out.storage(), in.storage()};
@@ -285,6 +312,10 @@ Work ProcessGroup::reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp 
   const Block to = contiguous_block(out, "reduce_scatter", "out"), from = contiguous_block(in, "reduce_scatter", "in");
   check_parts("reduce_scatter", "in", in, "out", out, channel.size);
   if (overlap(out, in)) fail(Kind::argument, "reduce_scatter: in and out overlap");
+  if (out.device() != in.device())
+    fail(Kind::argument, concat("reduce_scatter: out is on ", out.device(), ", in on ", in.device()));
+  detail::check_reduction(out.dtype(), op, "reduce_scatter");
+  if (in.device().is_cuda()) return link_of(in, "reduce_scatter").reduce_scatter(*this, out, in, op, label);
   auto& rt = detail::runtime();
   auto operation = detail::make_operation(channel, "reduce_scatter", to_string(op), to, -1, label);
   operation->storages = {out.storage(), in.storage()};
@@ -386,7 +417,12 @@ void ProcessGroup::together(const std::function<void()>& body, Label label) cons
   agree(ok, message, kind, label);
 }
 
-Statistics ProcessGroup::statistics() const { return detail::runtime().engine().statistics(open_channel()); }
+Statistics ProcessGroup::statistics() const {
+  Channel& channel = open_channel();
+  auto& rt = detail::runtime();
+  if (rt.device) rt.device->poll();
+  return rt.engine().statistics(channel);
+}
 
 bool all_have_next(bool has_next, const ProcessGroup& group) {
   const ProcessGroup& all = group ? group : ProcessGroup::world();

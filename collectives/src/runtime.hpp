@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apex/collectives/session.hpp"
+#include "device_link.hpp"
 #include "engine.hpp"
 #include "mpi_types.hpp"
 #include "watchdog.hpp"
@@ -36,6 +37,7 @@ struct Runtime {
   Watchdog watchdog;
   MpiTypes types;
   std::unique_ptr<Engine> engine_holder;
+  std::unique_ptr<DeviceLink> device;  // only where the Session runs on CUDA
   MPI_Comm watchdog_comm = MPI_COMM_NULL;
   std::mutex groups_mutex;
   std::vector<std::shared_ptr<Group>> groups;  // in the order they were made
@@ -50,8 +52,10 @@ Runtime& runtime();
 Runtime* runtime_or_null() noexcept;
 void set_runtime(Runtime* runtime) noexcept;
 
-/// Makes the communicators of a group out of `parent`'s ranks in it. Takes `comm` over. Collective over comm.
+/// Makes the communicators of a group. Takes `comm` over. Collective over comm.
 std::shared_ptr<Group> make_group(Runtime& rt, MPI_Comm comm, std::string label);
+/// The channel that a group talks on. @throws Kind::state after the Session's end
+Channel& channel_of(const ProcessGroup& group);
 /// Frees the communicators. Collective.
 void close_groups(Runtime& rt);
 

@@ -6,6 +6,7 @@
 
 #include <climits>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 
 #include "apex/collectives/mpi.hpp"
@@ -41,6 +42,9 @@ void check_options(const SessionOptions& o) {
   if (o.expect_ranks < 0) fail(Kind::argument, concat("Session: expect_ranks ", o.expect_ranks, " is negative"));
   if (o.max_count < 1 || o.max_count > INT_MAX)
     fail(Kind::argument, concat("Session: max_count ", o.max_count, " is not in 1..", INT_MAX));
+  if (o.device_index && (o.device == DeviceKind::cpu || *o.device_index < 0))
+    fail(Kind::argument, concat("Session: device_index ", *o.device_index, " is no CUDA device"));
+  if (o.device == DeviceKind::cuda && !has_cuda) throw_not_built("Session", {DeviceKind::cuda, 0});
 }
 
 SessionOptions with_environment(SessionOptions options) {
@@ -53,11 +57,6 @@ std::string host_name() {
   char name[256] = "unknown host";
   ::gethostname(name, sizeof name - 1);
   return name;
-}
-
-Device choose_device(const SessionOptions& options, int local_rank) {
-  if (options.device == DeviceKind::cuda) throw_not_built("Session", {DeviceKind::cuda, local_rank});
-  return kCpu;
 }
 
 }  // namespace
@@ -77,6 +76,10 @@ void Session::start(int* argc, char*** argv) {
   if (finalized) fail(Kind::state, "Session: MPI was already finalised; a process has one Session in its life");
   if (detail::session_exists.exchange(true)) fail(Kind::state, "Session: another Session exists; a process has one");
   detail::set_runtime(new detail::Runtime(options_, host_name()));
+#ifdef APEX_HAS_CUDA
+  if (options_.device != DeviceKind::cpu && detail::visible_devices() > 0)
+    detail::prepare_nccl_environment(options_.deterministic);
+#endif
   try {
     MPI_Initialized(&initialized);
     if (initialized) {
@@ -134,7 +137,38 @@ void Session::make_world() {
   APEX_CHECK_MPI(MPI_Comm_rank(node, &local_rank_));
   APEX_CHECK_MPI(MPI_Comm_size(node, &local_size_));
   APEX_CHECK_MPI(MPI_Comm_free(&node));
-  device_ = choose_device(options_, local_rank_);
+  choose_device();
+}
+
+void Session::choose_device() {
+#ifdef APEX_HAS_CUDA
+  auto& rt = detail::runtime();
+  detail::DeviceFacts own;
+  own.wanted = options_.device ? static_cast<int>(*options_.device) : options_.device_index ? 1 : -1;
+  own.share = options_.allow_shared_device ? 1 : 0;
+  std::snprintf(own.host, sizeof own.host, "%s", host_name().c_str());
+  if (own.wanted != static_cast<int>(DeviceKind::cpu)) {
+    own.visible = detail::visible_devices();
+    own.index = options_.device_index.value_or(own.visible > 0 ? local_rank_ % own.visible : -1);
+    if (own.index < own.visible && own.index >= 0) detail::describe_device(own);
+  }
+  std::vector<detail::DeviceFacts> all(static_cast<std::size_t>(size_));
+  APEX_CHECK_MPI(MPI_Allgather(&own, sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, world_.mpi_comm()));
+  bool cuda = false;
+  const std::string problem = detail::device_problem(all, cuda, shares_devices_);
+  if (!problem.empty()) {
+    if (rank_ != 0) rt.agreed_elsewhere = problem;  // all ranks see the same: one line is enough
+    fail(Kind::data, problem);
+  }
+  if (!cuda) return;
+  device_ = {DeviceKind::cuda, own.index};
+  if (shares_devices_ && rank_ == 0)
+    log_warning("ranks share a GPU: CUDA tensors travel through host memory, each collective waits for the device");
+  rt.device = detail::make_device_link(rt, device_, shares_devices_);
+  rt.watchdog.set_before_end([link = rt.device.get()] { link->abort(); });
+  const Deadline limit("connecting the ranks' GPUs");
+  rt.device->connect(world_.group_.get(), nullptr);
+#endif
 }
 
 Session::~Session() { finish(size_ > 1 && std::uncaught_exceptions() > exceptions_at_start_); }
@@ -150,7 +184,13 @@ void Session::finish(bool peers_may_wait) noexcept {
     return;
   }
   if (rt->engine_holder) rt->engine().drain();
+  if (rt->device) {
+    const Deadline limit("ending the communication between GPUs");
+    rt->device->close();
+    rt->watchdog.set_before_end({});
+  }
   rt->watchdog.disconnect();
+  rt->device.reset();
   rt->engine_holder.reset();
   {
     const Deadline limit("ending the session");
@@ -167,8 +207,23 @@ void Session::finish(bool peers_may_wait) noexcept {
 
 ProcessGroup Session::world() const { return world_; }
 
-Statistics Session::statistics() const { return detail::runtime().engine().statistics(); }
-Statistics Session::statistics(Purpose purpose) const { return detail::runtime().engine().statistics(purpose); }
+namespace {
+
+detail::Engine& polled_engine() {
+  auto& rt = detail::runtime();
+  if (rt.device) rt.device->poll();
+  return rt.engine();
+}
+
+}  // namespace
+
+Statistics Session::statistics() const { return polled_engine().statistics(); }
+Statistics Session::statistics(Purpose purpose) const { return polled_engine().statistics(purpose); }
+
+void watch(const Context& ctx, std::string_view label) {
+  detail::Runtime* rt = detail::runtime_or_null();
+  if (rt != nullptr && rt->device && ctx.device == rt->device->device()) rt->device->watch(ctx, label);
+}
 
 Deadline::Deadline(std::string_view what, double seconds) {
   if (detail::Runtime* rt = detail::runtime_or_null()) id_ = rt->watchdog.watch(std::string(what), seconds);

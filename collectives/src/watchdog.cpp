@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <functional>
 #include <iomanip>
+#include <utility>
 #include <vector>
 
 #include "apex/collectives/session.hpp"
@@ -155,13 +156,27 @@ void Watchdog::fire(const Watched& late) {
                              : late.record + kRecords >= recorded_
                                  ? to_string(records_[late.record % kRecords].description)
                                  : "a collective older than the last 64";
-    text = concat("apex: rank ", rank_.load(), " (", host_, "): gave up after ", seconds_text(awake_ - late.started),
-                  ": ", what, collective ? " was not completed by the other ranks" : "", "; the job ends with code 7\n",
-                  report());
+    text = concat("gave up after ", seconds_text(awake_ - late.started), ": ", what,
+                  collective ? " was not completed by the other ranks" : "");
   }
-  print_block(text);
+  end_job(text);
+}
+
+void Watchdog::end_job(const std::string& reason) {
+  print_report(concat(reason, "; the job ends with code 7"));
   ask_peers();
+  run_before_end();
   abort_job(exit_code::kCommunication);
+}
+
+void Watchdog::set_before_end(std::function<void()> action) {
+  const std::scoped_lock lock(action_mutex_);
+  before_end_ = std::move(action);
+}
+
+void Watchdog::run_before_end() {
+  const std::scoped_lock lock(action_mutex_);
+  if (before_end_) std::exchange(before_end_, {})();
 }
 
 /// Asks the others for their reports and gives them a moment to write.
@@ -199,6 +214,7 @@ void Watchdog::answer_peers() {
     answered_ = true;
   }
   print_report(concat("state, as rank ", asking, " gave up waiting"));
+  run_before_end();  // the asking rank ends the job; a communicator must be given up on all ranks or it may hang
 }
 
 void Watchdog::print_report(const std::string& reason) const {

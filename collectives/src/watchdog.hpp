@@ -52,6 +52,11 @@ class Watchdog {
   /// Stops using MPI; after it returns communicator and mutex may go.
   void disconnect();
 
+  /// Run by the watchdog's thread once it has printed what it has to say and before the job ends, on every rank.
+  void set_before_end(std::function<void()> action);
+  /// Prints the reason and this rank's report, lets the others print theirs, and ends the job with code 7.
+  [[noreturn]] void end_job(const std::string& reason);
+
   Id watch(std::string what, double seconds);
   Id watch(const Description& description);
   void done(Id id) noexcept;
@@ -81,6 +86,7 @@ class Watchdog {
   void fire(const Watched& late);
   void ask_peers();
   void answer_peers();
+  void run_before_end();
   std::string report() const;
 
   const double timeout_s_;
@@ -103,6 +109,8 @@ class Watchdog {
   std::atomic<int> rank_{-1};
   int size_ = 1;
   bool answered_ = false;
+  std::mutex action_mutex_;
+  std::function<void()> before_end_;
 
   std::thread thread_;
 };

@@ -39,6 +39,14 @@ void check_options(const DistributedDataParallelOptions& o) {
   }
 }
 
+void check_one_device(const std::vector<nn::NamedTensor>& parameters) {
+  for (const auto& [name, t] : parameters)
+    if (t.device() != parameters.front().tensor.device())
+      fail(Kind::argument,
+           concat("DistributedDataParallel: parameter '", name, "' is on ", t.device(), ", '", parameters.front().name,
+                  "' on ", parameters.front().tensor.device(), "; move the module to one device"));
+}
+
 BucketRule bucket_rule(const DistributedDataParallelOptions& o) {
   BucketRule rule{.message_size = o.message_size, .triggers = !o.allreduce_trigger_params.empty()};
   if (o.bucket_cap_mb) {

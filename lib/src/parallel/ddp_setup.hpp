@@ -10,6 +10,8 @@ namespace apex::parallel::detail {
 
 /// @throws Kind::argument for options that contradict each other or are out of range
 void check_options(const DistributedDataParallelOptions& options);
+/// @throws Kind::argument naming the first parameter that is not where the others are
+void check_one_device(const std::vector<nn::NamedTensor>& parameters);
 BucketRule bucket_rule(const DistributedDataParallelOptions& options);
 
 /// Throws on every rank, naming the first parameter that differs from rank 0's in name, sizes, layout, dtype or

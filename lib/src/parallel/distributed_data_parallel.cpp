@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <unordered_map>
 #include <utility>
 
@@ -67,6 +68,16 @@ struct DistributedDataParallel::Impl {
   std::vector<bool> used;
 
   std::vector<Tensor> retained;
+
+  /// What was reduced, kept until its times are asked for.
+  struct Reduced {
+    int number;
+    Clock::time_point at;
+    dist::Work work;
+  };
+  static constexpr std::size_t kIterationsKept = 4;  // so far the host may be ahead of the device
+  std::deque<std::vector<Reduced>> iterations;       // the latest comes last
+  bool timings_due = false;
   std::vector<BucketTiming> timings;
 
   Impl(const std::shared_ptr<nn::Module>& m, const dist::ProcessGroup& g, const Options& o)
@@ -85,6 +96,8 @@ struct DistributedDataParallel::Impl {
   }
 
   ~Impl() { remove_hooks(); }
+
+  Device device() const { return active.empty() ? kCpu : active.front().tensor.device(); }
 
   void remove_hooks() {
     for (Active& a : active) a.hook.remove();
@@ -150,6 +163,16 @@ struct DistributedDataParallel::Impl {
     phase = no_sync_depth > 0 ? Phase::accumulate : Phase::synchronise;
     callback_queued = false;
     if (phase == Phase::accumulate) return;
+    if (detail::capturing(device())) {
+      if (needs_plan && !options.delay_allreduce)
+        fail(Kind::state,
+             "DistributedDataParallel: this step records the order of gradients and cannot be captured into a graph; "
+             "run one step before, and one after each change of what requires a gradient");
+      if (options.find_unused_parameters || options.delay_allreduce)
+        fail(Kind::unsupported,
+             "DistributedDataParallel: with find_unused_parameters or delay_allreduce the ranks agree by the host in "
+             "each step, which a graph cannot hold");
+    }
     static_cast<void>(recorder.finish());
     arrived.assign(active.size(), false);
     ready_counts.assign(plan.buckets.size(), 0);
@@ -231,7 +254,16 @@ struct DistributedDataParallel::Impl {
     std::vector<Contribution> contributions;
     for (const std::int32_t i : plan.buckets[n]) contributions.push_back(contribution(static_cast<std::size_t>(i)));
     launched.push_back({b, {}, Clock::now()});
-    launched.back().bucket.launch(contributions, rule, groups[n % groups.size()], concat("bucket ", b));
+    launched.back().bucket.launch(contributions, rule, groups[n % groups.size()], concat("bucket ", b),
+                                  stream_of(n % groups.size()));
+  }
+
+  /// The stream that the user gave for a group.
+  std::optional<Context> stream_of(std::size_t group_index) const {
+    if (!options.allreduce_communicators || !device().is_cuda()) return {};
+    void* stream = options.allreduce_communicators->streams[group_index];
+    if (stream == nullptr) return {};
+    return Context{device(), stream};
   }
 
   Contribution contribution(std::size_t i) const {
@@ -242,6 +274,7 @@ struct DistributedDataParallel::Impl {
     callback_queued = false;
     if (!options.delay_allreduce) phase = Phase::idle;
     timings.clear();
+    timings_due = false;
     if (options.delay_allreduce) {
       reduce_at_end(agree_on_gradients());
     } else if (needs_plan) {
@@ -305,10 +338,19 @@ struct DistributedDataParallel::Impl {
       flats.emplace_back().launch(contributions, rule, group, concat("all gradients in ", name_of(dtype)));
     }
     retained.clear();
+    std::vector<Reduced> done;
     for (auto& flat : flats) {
       flat.finish(std::vector<bool>(active.size(), true));
+      done.push_back({0, {}, flat.work()});
       if (rule.retain) retained.push_back(flat.flat());
     }
+    remember(std::move(done));
+  }
+
+  void remember(std::vector<Reduced> done) {
+    if (detail::capturing(device())) return iterations.clear();  // a graph's collectives tell no times
+    iterations.push_back(std::move(done));
+    if (iterations.size() > kIterationsKept) iterations.pop_front();
   }
 
   void finish_overlapped() {
@@ -326,16 +368,43 @@ struct DistributedDataParallel::Impl {
     std::vector<bool> wanted(active.size(), true);
     if (options.find_unused_parameters) wanted = any_rank(used);
     retained.clear();
+    std::vector<Reduced> done;
     for (Launched& l : launched) {
       std::vector<bool> write;
       for (const std::int32_t i : plan.buckets[static_cast<std::size_t>(l.number)])
         write.push_back(wanted[static_cast<std::size_t>(i)]);
       l.bucket.finish(write);
-      const auto seen = *l.bucket.work().finished();
-      timings.push_back({l.number, l.at, seen == Clock::time_point{} ? l.at : seen});
+      done.push_back({l.number, l.at, l.bucket.work()});
       if (rule.retain) retained.push_back(l.bucket.flat());
     }
     launched.clear();
+    remember(std::move(done));
+    timings_due = !iterations.empty();
+  }
+
+  const std::vector<BucketTiming>& resolved_timings() {
+    if (!std::exchange(timings_due, false)) return timings;
+    for (const Reduced& r : iterations.back()) {
+      while (!r.work.wait_host(1.0)) {  // the watchdog ends a wait for a rank that never comes
+      }
+      const auto finished = r.work.finished().value_or(r.at);
+      timings.push_back({r.number, r.at, finished == Clock::time_point{} ? r.at : finished});
+    }
+    return timings;
+  }
+
+  std::optional<double> exposed() const {
+    for (auto iteration = iterations.rbegin(); iteration != iterations.rend(); ++iteration) {
+      double sum = 0;
+      bool known = true;
+      for (const Reduced& r : *iteration) {
+        const auto exposed_s = r.work.exposed_s();
+        known = known && exposed_s;
+        sum += exposed_s.value_or(0);
+      }
+      if (known) return sum;
+    }
+    return {};
   }
 };
 
@@ -352,6 +421,7 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<nn::Module> mod
     : module_(std::move(module)) {
   if (!module_) fail(Kind::argument, "DistributedDataParallel: the module is null");
   detail::check_options(options);
+  detail::check_one_device(module_->named_parameters());
   const auto channel = ddp_channel(group);
   detail::check_same_parameters(module_->named_parameters(), channel);
   const auto parameters = module_->parameters();
@@ -411,7 +481,9 @@ void DistributedDataParallel::rebuild_buckets() {
 const std::vector<Tensor>& DistributedDataParallel::allreduce_buffers() const { return impl_->retained; }
 
 const std::vector<DistributedDataParallel::BucketTiming>& DistributedDataParallel::last_timings() const {
-  return impl_->timings;
+  return impl_->resolved_timings();
 }
+
+std::optional<double> DistributedDataParallel::last_exposed_s() const { return impl_->exposed(); }
 
 }  // namespace apex::parallel

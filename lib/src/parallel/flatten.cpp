@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/parallel/flatten.hpp"
 
+#include <algorithm>
+
 #include "apex/kernels/copy.hpp"
+#include "apex/kernels/multi_tensor.hpp"
 
 namespace apex {
 
@@ -34,6 +37,14 @@ Tensor flatten(std::span<const Tensor> tensors) {
     total += t.numel();
   }
   const Tensor flat = empty({total}, tensors[0].dtype(), tensors[0].device());
+  const bool in_order = is_floating(flat.dtype()) &&
+                        std::all_of(tensors.begin(), tensors.end(), [](const Tensor& t) { return t.is_contiguous(); });
+  if (in_order) {
+    std::vector<ConstView> views;
+    for (const Tensor& t : tensors) views.push_back(t.view());
+    kernels::flatten(flat.context(), flat.view(), views);
+    return flat;
+  }
   const auto parts = unflatten(flat, tensors);
   for (std::size_t i = 0; i < parts.size(); ++i)
     if (parts[i].numel() > 0) kernels::copy(flat.context(), parts[i].view(), tensors[i].view());

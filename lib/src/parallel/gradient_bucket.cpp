@@ -10,6 +10,9 @@
 #include "apex/kernels/multi_tensor.hpp"
 #include "apex/parallel/flatten.hpp"
 #include "apex/tensor_ops.hpp"
+#ifdef APEX_HAS_CUDA
+#include "apex/core/cuda.hpp"
+#endif
 
 namespace apex::parallel::detail {
 namespace {
@@ -32,6 +35,12 @@ Tensor packable_gradient(const Contribution& c) {
   return like;
 }
 
+bool can_pack(const std::vector<Tensor>& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [](const Tensor& t) {
+    return is_floating(t.dtype()) && is_non_overlapping_and_dense(t.sizes(), t.strides());
+  });
+}
+
 template <class V>
 std::vector<V> views_of(const std::vector<Tensor>& tensors) {
   std::vector<V> views;
@@ -41,8 +50,16 @@ std::vector<V> views_of(const std::vector<Tensor>& tensors) {
 
 }  // namespace
 
+bool capturing(Device device) {
+#ifdef APEX_HAS_CUDA
+  return device.is_cuda() && cuda::capturing(Context::current(device));
+#else
+  return device.is_cuda();
+#endif
+}
+
 void GradientBucket::launch(const std::vector<Contribution>& contributions, const ReduceRule& rule,
-                            const dist::ProcessGroup& group, std::string_view label) {
+                            const dist::ProcessGroup& group, std::string_view label, std::optional<Context> where) {
   rule_ = rule;
   ranks_ = group.size();
   contributions_ = contributions;
@@ -53,6 +70,11 @@ void GradientBucket::launch(const std::vector<Contribution>& contributions, cons
   }
   if (ranks_ == 1 && rule_.predivide == 1.0 && !rule_.retain) return;  // nothing would change
   const DType dtype = gradients_.front().dtype();
+  const Context here = gradients_.front().context();
+#ifdef APEX_HAS_CUDA
+  if (where) cuda::order(here, *where);
+#endif
+  const StreamGuard guard(where.value_or(here));
   flat_ = empty({total}, rule_.always_fp32 && is_16bit(dtype) ? DType::f32 : dtype, gradients_.front().device());
   kernels::flatten(flat_.context(), flat_.view(), views_of<ConstView>(gradients_), 1.0 / rule_.predivide);
   work_ = group.all_reduce(flat_, dist::ReduceOp::sum, dist::Label(label));
@@ -86,21 +108,30 @@ void GradientBucket::finish(const std::vector<bool>& wanted) {
 void broadcast_coalesced(const std::vector<Tensor>& tensors, int root, const dist::ProcessGroup& group,
                          std::string_view label) {
   if (group.size() == 1) return;
-  std::map<DType, std::vector<Tensor>> by_dtype;
+  std::map<std::pair<DeviceKind, DType>, std::vector<Tensor>> alike;
   for (const Tensor& t : tensors)
-    if (t.numel() > 0) by_dtype[t.dtype()].push_back(t);
-  for (const auto& [dtype, list] : by_dtype)
+    if (t.numel() > 0) alike[{t.device().kind, t.dtype()}].push_back(t);
+  for (const auto& [key, list] : alike)
     for (std::size_t first = 0; first < list.size();) {
       std::size_t last = first, bytes = 0;
       while (last < list.size() && (last == first || bytes + list[last].bytes() <= kBroadcastBytes))
         bytes += list[last++].bytes();
-      const auto piece = std::span(list).subspan(first, last - first);
+      const std::vector<Tensor> piece(list.begin() + static_cast<std::ptrdiff_t>(first),
+                                      list.begin() + static_cast<std::ptrdiff_t>(last));
+      first = last;
+      if (can_pack(piece)) {  // one launch each way
+        const Tensor flat =
+            empty({static_cast<std::int64_t>(bytes / size_of(key.second))}, key.second, piece[0].device());
+        if (group.rank() == root) kernels::flatten(flat.context(), flat.view(), views_of<ConstView>(piece));
+        group.broadcast(flat, root, dist::Label(label)).wait();
+        if (group.rank() != root) kernels::unflatten(flat.context(), views_of<View>(piece), flat.view());
+        continue;
+      }
       const Tensor flat = flatten(piece);
       group.broadcast(flat, root, dist::Label(label)).wait();
       const auto parts = unflatten(flat, piece);
       if (group.rank() != root)
         for (std::size_t i = 0; i < parts.size(); ++i) kernels::copy(flat.context(), piece[i].view(), parts[i].view());
-      first = last;
     }
 }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -28,8 +29,9 @@ struct Contribution {
 /// memory order of their parameters, which is the same on all ranks.
 class GradientBucket {
  public:
+  /// @param where  the stream to pack on; unset: the current one
   void launch(const std::vector<Contribution>& contributions, const ReduceRule& rule, const dist::ProcessGroup& group,
-              std::string_view label);
+              std::string_view label, std::optional<Context> where = {});
   /// Waits, scales, and writes each parameter's gradient, but for those with wanted[i] == false.
   void finish(const std::vector<bool>& wanted);
   /// With ReduceRule::retain, after finish().
@@ -44,6 +46,9 @@ class GradientBucket {
   Tensor flat_;
   dist::Work work_;
 };
+
+/// Whether work on `device` is being captured into a graph.
+bool capturing(Device device);
 
 /// Gives all ranks root's values, some megabytes at a time. Writes without raising versions.
 void broadcast_coalesced(const std::vector<Tensor>& tensors, int root, const dist::ProcessGroup& group,

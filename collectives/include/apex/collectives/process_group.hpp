@@ -20,9 +20,12 @@
 
 namespace apex::dist {
 
+class ProcessGroup;
+
 namespace detail {
 struct Group;
 class Channel;
+Channel& channel_of(const ProcessGroup& group);
 }  // namespace detail
 
 /// `avg` is the sum times 1/size, rounded in the tensor's dtype after the sum (on CUDA as NCCL's ncclAvg does it).
@@ -143,10 +146,12 @@ class ProcessGroup {
 
  private:
   friend class Session;
+  friend detail::Channel& detail::channel_of(const ProcessGroup& group);
   ProcessGroup(std::shared_ptr<detail::Group> group, Purpose purpose) : group_(std::move(group)), purpose_(purpose) {}
   detail::Channel& open_channel() const;
   const detail::Group& group() const;
   ProcessGroup make(int color, int key, std::string label) const;
+  ProcessGroup adopt(MPI_Comm comm, std::string label) const;
 
   std::shared_ptr<detail::Group> group_;
   Purpose purpose_ = Purpose::user;

@@ -26,7 +26,7 @@ struct SessionOptions {
   /// ring in its simple protocol (unless NCCL_ALGO, NCCL_PROTO say otherwise): same bits for the same ranks on the same
   /// GPUs and links.
   bool deterministic = false;
-  /// Unset: CUDA where the build has it and every rank finds a device, else the CPU.
+  /// Unset: CUDA where the build has it and the ranks find devices, else the CPU.
   std::optional<DeviceKind> device{};
   /// Which of the visible CUDA devices, the same number on every rank; unset: local rank modulo their count.
   std::optional<int> device_index{};

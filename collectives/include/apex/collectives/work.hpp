@@ -42,6 +42,9 @@ class Work {
   /// at which the device finished it.
   Clock::time_point issued() const;
   std::optional<Clock::time_point> finished() const;
+  /// Seconds that wait() made the thread (on CUDA: the stream) stand still; unset until they are known, and for good
+  /// inside a graph. Never waits.
+  std::optional<double> exposed_s() const;
 
  private:
   std::shared_ptr<detail::Operation> operation_;

@@ -80,7 +80,7 @@ struct DistributedDataParallelOptions {
 ///
 /// On CUDA nothing of a step waits for the device: buckets are packed on the current stream, reduced on the channel's,
 /// and the end of backward makes the current stream wait for them. The whole step can be captured into a graph once the
-/// plan is there (Kind::state before, Kind::unsupported with find_unused_parameters).
+/// plan is there (Kind::state before, Kind::unsupported with find_unused_parameters or delay_allreduce).
 ///
 /// Constructor, forward with BroadcastBuffers::each_forward and every backward that synchronises are collective.
 /// Not copyable; hooks are taken off when it goes away.
