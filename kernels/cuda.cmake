@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The CUDA half of the kernels. One file an op family; few instantiations a file keep the build short.
 target_sources(apex_kernels PRIVATE
+  src/cuda/argmax.cu
   src/cuda/batch_norm.cu
   src/cuda/batch_norm_bf16.cu
   src/cuda/batch_norm_f16.cu
@@ -23,7 +24,15 @@ target_sources(apex_kernels PRIVATE
   src/cuda/elementwise_scale.cu
   src/cuda/fill.cu
   src/cuda/handles.cpp
+  src/cuda/image.cu
   src/cuda/matmul.cpp
+  src/cuda/random.cu
+  src/cuda/reduce_max.cu
+  src/cuda/reduce_min.cu
+  src/cuda/reduce_sum.cu
+  src/cuda/softmax.cu
+  src/cuda/softmax_backward.cu
+  src/cuda/topk.cu
   src/cuda/unary.cu
   src/cuda/unary_backward.cu
 )

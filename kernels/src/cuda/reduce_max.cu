@@ -1,0 +1,9 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+#include "reduce.cuh"
+
+namespace apex::kernels::cuda {
+
+void reduce_max(const Context& ctx, const View& out, const ConstView& x) { reduce_with<Max>(ctx, out, x, false); }
+
+}  // namespace apex::kernels::cuda
