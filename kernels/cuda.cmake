@@ -26,6 +26,11 @@ target_sources(apex_kernels PRIVATE
   src/cuda/handles.cpp
   src/cuda/image.cu
   src/cuda/matmul.cpp
+  src/cuda/multi_tensor_axpby.cu
+  src/cuda/multi_tensor_flatten.cu
+  src/cuda/multi_tensor_norm.cu
+  src/cuda/multi_tensor_scale.cu
+  src/cuda/multi_tensor_sgd.cu
   src/cuda/random.cu
   src/cuda/reduce_max.cu
   src/cuda/reduce_min.cu

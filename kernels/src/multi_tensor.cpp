@@ -64,10 +64,10 @@ void check_flag(const char* op, const Context& ctx, const ConstView& flag) {
   if (flag.numel() != 1) fail(Kind::argument, concat(op, ": flag has sizes ", flag.sizes, ", wanted one element"));
 }
 
-void check_scalar(const char* op, const Context& ctx, const char* name, const ConstView& v) {
+void check_scalar(const char* op, const Context& ctx, const char* name, const ConstView& v, DType dtype = DType::f32) {
   check_optional(op, ctx, name, v);
   if (!v.defined()) return;
-  check_dtype(op, name, v, DType::f32);
+  check_dtype(op, name, v, dtype);
   if (v.numel() != 1) fail(Kind::argument, concat(op, ": ", name, " has sizes ", v.sizes, ", wanted one element"));
 }
 
@@ -148,6 +148,7 @@ void multi_tensor_sgd(const Context& ctx, View flag, std::span<const View> param
   constexpr const char* op = "multi_tensor_sgd";
   check_flag(op, ctx, flag);
   check_chunk(op, options.chunk_size);
+  check_scalar(op, ctx, "lr_on_device", options.lr_on_device, DType::f64);
   check_scalar(op, ctx, "inv_scale", options.inv_scale);
   check_scalar(op, ctx, "found_inf", options.found_inf);
   check_whole_list(op, ctx, "params", params);

@@ -302,6 +302,71 @@ TEST(MultiTensorSgd, MastersWriteTheModelCopy_OPT_10_A24) {
   }
 }
 
+TEST(MultiTensorSgd, LearningRateOnTheDevice) {
+  const double lr = 0.1 / 3;  // no exact f32
+  for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    const auto stepped = [&](const SgdOptions& o) {
+      const List p{test::uniform({5001}, dtype, test::device(), 1)}, g{test::uniform({5001}, dtype, test::device(), 2)},
+          m{test::uniform({5001}, accum_dtype(dtype), test::device(), 3)};
+      kernels::multi_tensor_sgd(test::context(), {}, p.views, m.views, {}, g.const_views, std::vector<std::uint8_t>{0},
+                                o);
+      return test::to_f64(p.tensors[0]);
+    };
+    const Tensor on_device = values<double>({1}, {lr});
+    EXPECT_EQ(stepped({.lr = lr, .momentum = 0.9}),
+              stepped({.lr = 77, .momentum = 0.9, .lr_on_device = on_device.view()}));
+  }
+}
+
+TEST(MultiTensor, MoreTensorsThanOneLaunchTakes) {
+  List p, g, m, out;
+  std::vector<double> want, norms;
+  double sum = 0;
+  for (std::int64_t i = 0; i < 2000; ++i) {
+    const Dims n{i % 7 == 3 ? 0 : i % 5 + 1};
+    const double value = static_cast<double>(i % 11) + 1;
+    const auto made = [&](double v) {
+      return test::from_function(n, DType::f32, test::device(), [=](std::int64_t) { return v; });
+    };
+    p.add(made(value));
+    g.add(made(2));
+    m.add(made(0));
+    out.add(test::fresh(n, DType::f32));
+    want.insert(want.end(), static_cast<std::size_t>(n[0]), value - 0.5 * 2);
+    sum += static_cast<double>(n[0]) * (value - 1) * (value - 1);
+    norms.push_back(std::sqrt(static_cast<double>(n[0])) * (value - 1));
+  }
+  kernels::multi_tensor_sgd(test::context(), {}, p.views, m.views, {}, g.const_views,
+                            std::vector<std::uint8_t>(2000, 1), {.lr = 0.5, .momentum = 0.9});
+  const Tensor flat = test::fresh({static_cast<std::int64_t>(want.size())}, DType::f32);
+  kernels::flatten(test::context(), flat.view(), p.const_views);
+  EXPECT_TRUE(test::equal(flat, want));
+  kernels::unflatten(test::context(), out.views, flat.view());
+  kernels::multi_tensor_scale(test::context(), {}, out.views, out.const_views, 1.0);
+  kernels::multi_tensor_axpby(test::context(), {}, out.views, out.const_views, p.const_views, 0.5, 0.5);
+  const Tensor again = test::fresh_like(flat), norm = test::fresh({}, DType::f32),
+               per_tensor = test::fresh({2000}, DType::f32);
+  kernels::flatten(test::context(), again.view(), out.const_views);
+  EXPECT_TRUE(test::equal(again, want));
+  kernels::multi_tensor_l2norm(test::context(), {}, norm.view(), per_tensor.view(), p.const_views);
+  EXPECT_TRUE(test::close(norm, {std::sqrt(sum)}, test::kNormTolerance));
+  EXPECT_TRUE(test::close(per_tensor, norms, test::kNormTolerance));
+}
+
+TEST(MultiTensor, SameBitsEveryTime) {
+  const List x{test::uniform({1000003}, DType::f32, test::device(), 1),
+               test::uniform({257}, DType::f32, test::device(), 2)};
+  std::vector<double> first;
+  for (int run = 0; run < 3; ++run) {
+    const Tensor norm = test::fresh({}, DType::f32), per = test::fresh({2}, DType::f32);
+    kernels::multi_tensor_l2norm(test::context(), {}, norm.view(), per.view(), x.const_views);
+    auto all = test::to_f64(per);
+    all.push_back(norm.item());
+    if (run == 0) first = all;
+    EXPECT_EQ(all, first);
+  }
+}
+
 TEST(MultiTensorSgd, SkipsWithoutATrace) {
   const Tensor inf = values<float>({1}, {1}), zero = values<float>({1}, {0});
   const auto step = [&](const Tensor& f, const Tensor& found) {
@@ -405,6 +470,11 @@ TEST(MultiTensor, ErrorsNameOpListAndTensor) {
   EXPECT_TRUE(throws(Kind::argument, "found_inf is f64", [&] {
     kernels::multi_tensor_sgd(test::context(), {}, good.views, {}, {}, good.const_views, {}, o);
   }));
+  SgdOptions rate{.lr = 1};
+  rate.lr_on_device = a.view();
+  EXPECT_TRUE(throws(Kind::argument, "lr_on_device is f32", [&] {
+    kernels::multi_tensor_sgd(test::context(), {}, good.views, {}, {}, good.const_views, {}, rate);
+  }));
   const Tensor norm = make({});
   EXPECT_TRUE(throws(Kind::argument, "norm is f32",
                      [&] { kernels::multi_tensor_l2norm(test::context(), {}, norm.view(), {}, doubles.const_views); }));
@@ -417,8 +487,8 @@ TEST(MultiTensor, ErrorsNameOpListAndTensor) {
                      [&] { kernels::flatten(test::context(), make({6}).view(), gaps.const_views); }));
   EXPECT_TRUE(
       throws(Kind::argument, "flat has sizes [4]", [&] { kernels::unflatten(test::context(), good.views, c.view()); }));
-  const Context gpu{Device{DeviceKind::cuda, 0}, nullptr};
-  EXPECT_TRUE(throws(Kind::argument, "in[0] is on cpu",
+  const Context gpu{test::on_cuda() ? kCpu : Device{DeviceKind::cuda, 0}, nullptr};
+  EXPECT_TRUE(throws(Kind::argument, "in[0] is on ",
                      [&] { kernels::multi_tensor_scale(gpu, {}, good.views, good.const_views, 1.0); }));
 }
 

@@ -207,6 +207,7 @@ struct Sgd {
         nesterov(o.nesterov),
         decay_first(o.weight_decay != 0 && !o.wd_after_momentum),
         decay_last(o.weight_decay != 0 && o.wd_after_momentum) {
+    if (o.lr_on_device.defined()) lr = static_cast<C>(*o.lr_on_device.as<double>());
     if (o.inv_scale.defined()) scale *= static_cast<C>(*o.inv_scale.as<float>());
   }
 
