@@ -47,4 +47,8 @@ std::size_t plans_chosen() noexcept {
     return 0;
 }
 
+void clear_plans() noexcept {
+  if constexpr (has_cuda) cuda::clear_plans();
+}
+
 }  // namespace apex::kernels

@@ -10,4 +10,5 @@ namespace apex::kernels::cuda {
 std::string export_plans();
 std::size_t import_plans(std::string_view bytes);
 std::size_t plans_chosen() noexcept;
+void clear_plans() noexcept;
 }  // namespace apex::kernels::cuda

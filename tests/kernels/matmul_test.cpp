@@ -9,6 +9,10 @@ namespace {
 
 using test::throws;
 
+constexpr DType kDtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
+
+Tensor blank(const Dims& sizes, DType dtype = DType::f32) { return empty(sizes, dtype, test::device()); }
+
 /// alpha a b + beta c for [batch, ., .] values.
 std::vector<double> product(const Tensor& a, const Tensor& b, const std::vector<double>& c, double alpha, double beta) {
   const std::int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1),
@@ -33,10 +37,11 @@ TEST(Matmul, EveryLayoutAndOddSizes) {
   struct Size {
     std::int64_t m, n, k;
   };
-  for (const auto dtype : {DType::f64, DType::f32})
+  for (const auto dtype : kDtypes)
     for (const auto& [m, n, k] :
          {Size{1, 1, 1}, {3, 5, 7}, {17, 33, 9}, {97, 100, 259}, {6, 200, 513}, {130, 1, 4}, {1, 64, 64}}) {
-      const Tensor a = test::uniform({m, k}, dtype, test::device(), 1), b = test::uniform({k, n}, dtype, test::device(), 2);
+      const Tensor a = test::uniform({m, k}, dtype, test::device(), 1),
+                   b = test::uniform({k, n}, dtype, test::device(), 2);
       const Tensor at = views::transpose(test::uniform({k, m}, dtype, test::device(), 3), 0, 1),
                    bt = views::transpose(test::uniform({n, k}, dtype, test::device(), 4), 0, 1);
       for (const auto& [p, q] : {std::pair{a, b},
@@ -48,57 +53,65 @@ TEST(Matmul, EveryLayoutAndOddSizes) {
                                  {test::misaligned(a), test::spread_out(b)}})
         for (const auto& c : {test::fresh({m, n}, dtype), views::transpose(test::fresh({n, m}, dtype), 0, 1),
                               test::spread_out(test::fresh({m, n}, dtype))}) {
-          kernels::matmul({}, c.view(), p.view(), q.view());
+          kernels::matmul(test::context(), c.view(), p.view(), q.view());
           ASSERT_TRUE(test::close(c, product(p, q, {}, 1, 0), test::product_tolerance(dtype, k)))
               << m << ' ' << n << ' ' << k << dtype;
         }
       const Tensor c = test::uniform({m, n}, dtype, test::device(), 5);
       const auto before = test::to_f64(c);
-      kernels::matmul({}, c.view(), a.view(), b.view(), {.alpha = -0.5, .beta = 2});
+      kernels::matmul(test::context(), c.view(), a.view(), b.view(), {.alpha = -0.5, .beta = 2});
       EXPECT_TRUE(test::close(c, product(a, b, before, -0.5, 2), test::product_tolerance(dtype, k)));
     }
 }
 
 TEST(Matmul, Batches) {
-  for (const auto dtype : {DType::f64, DType::f32}) {
-    const Tensor a = test::uniform({3, 4, 5}, dtype, test::device(), 1), b = test::uniform({3, 5, 2}, dtype, test::device(), 2),
+  for (const auto dtype : kDtypes) {
+    const Tensor a = test::uniform({3, 4, 5}, dtype, test::device(), 1),
+                 b = test::uniform({3, 5, 2}, dtype, test::device(), 2),
                  one = test::uniform({1, 5, 2}, dtype, test::device(), 3);
     const Tensor c = test::fresh({3, 4, 2}, dtype);
-    kernels::matmul({}, c.view(), a.view(), b.view());
+    kernels::matmul(test::context(), c.view(), a.view(), b.view());
     EXPECT_TRUE(test::close(c, product(a, b, {}, 1, 0), test::product_tolerance(dtype, 5)));
-    kernels::matmul({}, c.view(), a.view(), one.view());
+    kernels::matmul(test::context(), c.view(), a.view(), one.view());
     EXPECT_TRUE(test::close(c, product(a, one, {}, 1, 0), test::product_tolerance(dtype, 5)));
-    kernels::matmul({}, c.view(), a.view(), views::expand(one, {3, 5, 2}).view());
+    kernels::matmul(test::context(), c.view(), a.view(), views::expand(one, {3, 5, 2}).view());
     EXPECT_TRUE(test::close(c, product(a, one, {}, 1, 0), test::product_tolerance(dtype, 5)));
   }
 }
 
 TEST(Matmul, NothingToSum) {
-  for (const auto dtype : {DType::f64, DType::f32}) {
-    const Tensor a = empty({2, 0}, dtype), b = empty({0, 3}, dtype), c = test::fresh({2, 3}, dtype);
-    kernels::matmul({}, c.view(), a.view(), b.view());
+  for (const auto dtype : kDtypes) {
+    const Tensor a = blank({2, 0}, dtype), b = blank({0, 3}, dtype), c = test::fresh({2, 3}, dtype);
+    kernels::matmul(test::context(), c.view(), a.view(), b.view());
     EXPECT_TRUE(test::equal(c, std::vector<double>(6, 0)));
     test::assign(c, [](std::int64_t i) { return static_cast<double>(i); });
-    kernels::matmul({}, c.view(), a.view(), b.view(), {.beta = 0.5});
+    kernels::matmul(test::context(), c.view(), a.view(), b.view(), {.beta = 0.5});
     EXPECT_TRUE(test::equal(c, {0, 0.5, 1, 1.5, 2, 2.5}));
-    kernels::matmul({}, empty({0, 3}, dtype).view(), empty({0, 4}, dtype).view(), empty({4, 3}, dtype).view());
+    kernels::matmul(test::context(), blank({0, 3}, dtype).view(), blank({0, 4}, dtype).view(),
+                    blank({4, 3}, dtype).view());
   }
 }
 
 TEST(Matmul, BadArguments) {
-  const Tensor a = empty({2, 3}), b = empty({3, 4}), c = empty({2, 4}), i = empty({2, 3}, DType::i64),
-               h = empty({2, 4}, DType::f16);
-  EXPECT_TRUE(throws(Kind::argument, "do not give", [&] { kernels::matmul({}, c.view(), a.view(), a.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "do not give", [&] { kernels::matmul({}, a.view(), a.view(), b.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "a is i64", [&] { kernels::matmul({}, c.view(), i.view(), b.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "a is f32", [&] { kernels::matmul({}, h.view(), a.view(), b.view()); }));
-  EXPECT_TRUE(throws(Kind::unsupported, "i64", [&] { kernels::matmul({}, i.view(), i.view(), i.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "rank", [&] { kernels::matmul({}, empty({4}).view(), a.view(), b.view()); }));
+  const Tensor a = blank({2, 3}), b = blank({3, 4}), c = blank({2, 4}), i = blank({2, 3}, DType::i64),
+               h = blank({2, 4}, DType::f16);
+  EXPECT_TRUE(
+      throws(Kind::argument, "do not give", [&] { kernels::matmul(test::context(), c.view(), a.view(), a.view()); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "do not give", [&] { kernels::matmul(test::context(), a.view(), a.view(), b.view()); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "a is i64", [&] { kernels::matmul(test::context(), c.view(), i.view(), b.view()); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "a is f32", [&] { kernels::matmul(test::context(), h.view(), a.view(), b.view()); }));
+  EXPECT_TRUE(
+      throws(Kind::unsupported, "i64", [&] { kernels::matmul(test::context(), i.view(), i.view(), i.view()); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "rank", [&] { kernels::matmul(test::context(), blank({4}).view(), a.view(), b.view()); }));
   EXPECT_TRUE(throws(Kind::argument, "rank 2", [&] {
-    kernels::matmul({}, c.view(), empty({1, 2, 3}).view(), b.view());
+    kernels::matmul(test::context(), c.view(), blank({1, 2, 3}).view(), b.view());
   }));
   EXPECT_TRUE(throws(Kind::argument, "cannot be written", [&] {
-    kernels::matmul({}, views::expand(empty({1, 4}), {2, 4}).view(), a.view(), b.view());
+    kernels::matmul(test::context(), views::expand(blank({1, 4}), {2, 4}).view(), a.view(), b.view());
   }));
 }
 
@@ -110,7 +123,8 @@ TEST_P(LinearCase, ForwardAndGradientsMatchTheFormula) {
     std::int64_t n, in, out;
   };
   for (const auto& [n, in, out] : {Size{5, 7, 3}, {128, 64, 10}, {1, 1, 1}, {33, 130, 65}, {0, 4, 3}}) {
-    const Tensor x = test::uniform({n, in}, dtype, test::device(), 1), w = test::uniform({out, in}, dtype, test::device(), 2),
+    const Tensor x = test::uniform({n, in}, dtype, test::device(), 1),
+                 w = test::uniform({out, in}, dtype, test::device(), 2),
                  b = test::uniform({out}, dtype, test::device(), 3);
     const Tensor dy = test::uniform({n, out}, dtype, test::device(), 4), y = test::fresh({n, out}, dtype);
     const auto xs = test::to_f64(x), ws = test::to_f64(w), bs = test::to_f64(b), gs = test::to_f64(dy);
@@ -136,47 +150,52 @@ TEST_P(LinearCase, ForwardAndGradientsMatchTheFormula) {
         for (std::int64_t i = 0; i < n; ++i) sum += at(gs, i * out + o) * at(xs, i * in + c);
         dw.push_back(sum);
       }
-    kernels::linear_forward({}, y.view(), x.view(), w.view(), {});
+    kernels::linear_forward(test::context(), y.view(), x.view(), w.view(), {});
     EXPECT_TRUE(test::close(y, plain, test::product_tolerance(dtype, in)));
-    kernels::linear_forward({}, y.view(), test::misaligned(x).view(), w.view(), b.view());
+    kernels::linear_forward(test::context(), y.view(), test::misaligned(x).view(), w.view(), b.view());
     EXPECT_TRUE(test::close(y, biased, test::product_tolerance(dtype, in)));
     const Tensor dx_out = test::fresh({n, in}, dtype), dw_out = test::fresh({out, in}, dtype),
                  db_out = test::fresh({out}, dtype);
-    kernels::linear_backward_data({}, dx_out.view(), dy.view(), w.view());
+    const Tensor turned = views::transpose(test::fresh({out, n}, dtype), 0, 1), wide = test::spread_out(b);
+    kernels::linear_forward(test::context(), turned.view(), x.view(), w.view(), b.view());
+    EXPECT_TRUE(test::close(turned, biased, test::product_tolerance(dtype, in)));
+    kernels::linear_forward(test::context(), y.view(), test::spread_out(x).view(), w.view(), wide.view());
+    EXPECT_TRUE(test::close(y, biased, test::product_tolerance(dtype, in)));
+    kernels::linear_backward_data(test::context(), dx_out.view(), dy.view(), w.view());
     EXPECT_TRUE(test::close(dx_out, dx, test::product_tolerance(dtype, out)));
-    kernels::linear_backward_weight({}, dw_out.view(), db_out.view(), dy.view(), x.view());
+    kernels::linear_backward_weight(test::context(), dw_out.view(), db_out.view(), dy.view(), x.view());
     EXPECT_TRUE(test::close(dw_out, dw, test::sum_tolerance(dtype, n)));
     EXPECT_TRUE(test::close(db_out, db, test::sum_tolerance(dtype, n)));
-    kernels::linear_backward_weight({}, {}, db_out.view(), dy.view(), x.view());
-    kernels::linear_backward_weight({}, dw_out.view(), {}, test::spread_out(dy).view(), x.view());
+    kernels::linear_backward_weight(test::context(), {}, db_out.view(), dy.view(), x.view());
+    kernels::linear_backward_weight(test::context(), dw_out.view(), {}, test::spread_out(dy).view(), x.view());
     EXPECT_TRUE(test::close(dw_out, dw, test::sum_tolerance(dtype, n)));
   }
 }
-INSTANTIATE_TEST_SUITE_P(Types, LinearCase, ::testing::Values(DType::f64, DType::f32),
+INSTANTIATE_TEST_SUITE_P(Types, LinearCase, ::testing::ValuesIn(kDtypes),
                          [](const auto& i) { return name_of(i.param); });
 
 TEST(Linear, BadArguments) {
-  const Tensor x = empty({5, 7}), w = empty({3, 7}), y = empty({5, 3}), b = empty({3}), bad = empty({4});
+  const Tensor x = blank({5, 7}), w = blank({3, 7}), y = blank({5, 3}), b = blank({3}), bad = blank({4});
   EXPECT_TRUE(throws(Kind::argument, "takes 3 features", [&] {
-    kernels::linear_forward({}, y.view(), x.view(), empty({3, 3}).view(), {});
+    kernels::linear_forward(test::context(), y.view(), x.view(), blank({3, 3}).view(), {});
   }));
-  EXPECT_TRUE(
-      throws(Kind::argument, "y has sizes", [&] { kernels::linear_forward({}, x.view(), x.view(), w.view(), {}); }));
+  EXPECT_TRUE(throws(Kind::argument, "y has sizes",
+                     [&] { kernels::linear_forward(test::context(), x.view(), x.view(), w.view(), {}); }));
   EXPECT_TRUE(throws(Kind::argument, "bias has sizes",
-                     [&] { kernels::linear_forward({}, y.view(), x.view(), w.view(), bad.view()); }));
-  EXPECT_TRUE(
-      throws(Kind::argument, "x has sizes", [&] { kernels::linear_forward({}, y.view(), b.view(), w.view(), {}); }));
+                     [&] { kernels::linear_forward(test::context(), y.view(), x.view(), w.view(), bad.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "x has sizes",
+                     [&] { kernels::linear_forward(test::context(), y.view(), b.view(), w.view(), {}); }));
   EXPECT_TRUE(throws(Kind::argument, "gives 3 features",
-                     [&] { kernels::linear_backward_data({}, x.view(), x.view(), w.view()); }));
-  EXPECT_TRUE(
-      throws(Kind::argument, "dx has sizes", [&] { kernels::linear_backward_data({}, y.view(), y.view(), w.view()); }));
+                     [&] { kernels::linear_backward_data(test::context(), x.view(), x.view(), w.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "dx has sizes",
+                     [&] { kernels::linear_backward_data(test::context(), y.view(), y.view(), w.view()); }));
   EXPECT_TRUE(throws(Kind::argument, "rows", [&] {
-    kernels::linear_backward_weight({}, w.view(), {}, empty({4, 3}).view(), x.view());
+    kernels::linear_backward_weight(test::context(), w.view(), {}, blank({4, 3}).view(), x.view());
   }));
   EXPECT_TRUE(throws(Kind::argument, "dw has sizes",
-                     [&] { kernels::linear_backward_weight({}, y.view(), {}, y.view(), x.view()); }));
+                     [&] { kernels::linear_backward_weight(test::context(), y.view(), {}, y.view(), x.view()); }));
   EXPECT_TRUE(throws(Kind::argument, "db has sizes",
-                     [&] { kernels::linear_backward_weight({}, {}, bad.view(), y.view(), x.view()); }));
+                     [&] { kernels::linear_backward_weight(test::context(), {}, bad.view(), y.view(), x.view()); }));
 }
 
 }  // namespace

@@ -37,5 +37,7 @@ std::string export_plans();
 std::size_t import_plans(std::string_view bytes);
 /// Plans chosen (not imported) by this process.
 std::size_t plans_chosen() noexcept;
+/// Forgets every plan, chosen and imported: each shape starts afresh. Not while ops are being queued by other threads.
+void clear_plans() noexcept;
 
 }  // namespace apex::kernels

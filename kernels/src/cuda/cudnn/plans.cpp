@@ -294,4 +294,11 @@ std::size_t plans_chosen() noexcept {
   return s.chosen;
 }
 
+void clear_plans() noexcept {
+  cudnn::Store& s = cudnn::store();
+  const std::lock_guard lock(s.guard);
+  s.plans.clear();
+  s.imported.clear();
+}
+
 }  // namespace apex::kernels::cuda
