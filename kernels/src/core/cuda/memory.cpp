@@ -91,9 +91,11 @@ void deallocate(void* data, std::size_t bytes, const Context& ctx) noexcept {
   if (data == nullptr) return;
   counters(ctx.device.index).live.fetch_sub(bytes, std::memory_order_relaxed);
   const auto status = cudaFreeAsync(data, stream_of(ctx));
-  // At the end of a process the driver may be gone before the last tensor.
-  if (status != cudaSuccess && status != cudaErrorCudartUnloading && status != cudaErrorContextIsDestroyed) {
-    cudaGetLastError();
+  if (status == cudaSuccess) return;
+  cudaGetLastError();
+  // At the end of a process the driver may be gone before the last tensor; a capture that failed owns no memory.
+  if (status != cudaErrorCudartUnloading && status != cudaErrorContextIsDestroyed &&
+      status != cudaErrorStreamCaptureInvalidated) {
     log_warning(concat("freeing device memory failed: ", cudaGetErrorString(status)));
   }
 }
