@@ -31,6 +31,8 @@ target_sources(apex_kernels PRIVATE
   src/cuda/multi_tensor_norm.cu
   src/cuda/multi_tensor_scale.cu
   src/cuda/multi_tensor_sgd.cu
+  src/cuda/pool_average.cu
+  src/cuda/pool_max.cu
   src/cuda/random.cu
   src/cuda/reduce_max.cu
   src/cuda/reduce_min.cu

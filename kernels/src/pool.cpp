@@ -20,11 +20,11 @@ void check_options(const Pool2dOptions& o) {
   }
 }
 
-/// Both given, f32 or f64, rank 4, dense in one layout.
+/// Both given, floating, rank 4, dense in one layout.
 void check_pair(const char* op, const Context& ctx, const char* x_name, const ConstView& x, const char* y_name,
                 const ConstView& y) {
   check_given(op, ctx, x_name, x);
-  check_wide_floating(op, x_name, x);
+  check_floating(op, x_name, x);
   check_given(op, ctx, y_name, y);
   check_dtype(op, y_name, y, x.dtype);
   check_rank(op, x_name, x, 4);

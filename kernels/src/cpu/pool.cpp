@@ -3,11 +3,12 @@
 #include <vector>
 
 #include "../pool_impl.hpp"
+#include "convert.hpp"
 #include "parallel.hpp"
 
-// Pooling in plain loops for f32 and f64 alike. Channels-last: a pixel is a row of channels and every step is a vector
-// operation over it. Row-major: plane by plane. Gradients are gathered per input pixel, so nothing is added twice and
-// threads never meet.
+// Pooling in plain loops for f32 and f64 alike; 16-bit tensors pass through f32 scratch and are rounded once.
+// Channels-last: a pixel is a row of channels and every step is a vector operation over it. Row-major: plane by plane.
+// Gradients are gathered per input pixel, so nothing is added twice and threads never meet.
 
 namespace apex::kernels::cpu {
 namespace {
@@ -63,6 +64,29 @@ struct Layout {
   Layout(const ConstView& x, const ConstView& y)
       : n(x.size(0)), c(x.size(1)), rows(!(x.is_contiguous() && y.is_contiguous())) {}
 };
+
+/// Calls f(data of `to`, data of `from`) with f32 or f64 elements, to's to be filled. 16-bit ones are widened before
+/// and narrowed afterwards.
+template <class F>
+void in_wide_type(const Context& ctx, const View& to, const ConstView& from, const char* op, F&& f) {
+  visit_floating(from.dtype, op, [&]<class T>() {
+    if constexpr (is_half_type<T>) {
+      const std::int64_t n_to = to.numel(), n_from = from.numel();
+      const Workspace memory = ctx.workspace(static_cast<std::size_t>(n_to + n_from) * sizeof(float));
+      float* out = memory.as<float>();
+      float* in = out + n_to;
+      parallel_ranges(n_from, 1, [&](std::int64_t begin, std::int64_t end) {
+        load_block(in + begin, from.as<T>() + begin, 1, end - begin);
+      });
+      f(out, static_cast<const float*>(in));
+      parallel_ranges(n_to, 1, [&](std::int64_t begin, std::int64_t end) {
+        store_block(to.as<T>() + begin, 1, out + begin, end - begin);
+      });
+    } else {
+      f(to.as<T>(), from.as<T>());
+    }
+  });
+}
 
 template <class T>
 void max_rows(T* y, std::int32_t* indices, const T* x, const Layout& l, const Windows& v, const Windows& h) {
@@ -209,64 +233,64 @@ void average_backward(T* dx, const T* dy, std::int64_t images, std::int64_t c, c
   });
 }
 
-void average(const View& y, const ConstView& x, const Windows& v, const Windows& h) {
+void average(const Context& ctx, const View& y, const ConstView& x, const Windows& v, const Windows& h) {
   const Layout l(x, y);
-  visit_wide_floating(x.dtype, "avg_pool2d", [&]<class T>() {
-    l.rows ? average_rows(y.as<T>(), x.as<T>(), l, v, h) : average_planes(y.as<T>(), x.as<T>(), l, v, h);
+  in_wide_type(ctx, y, x, "avg_pool2d", [&](auto* to, const auto* from) {
+    l.rows ? average_rows(to, from, l, v, h) : average_planes(to, from, l, v, h);
   });
 }
 
-void average_gradient(const View& dx, const ConstView& dy, const Windows& v, const Windows& h) {
+void average_gradient(const Context& ctx, const View& dx, const ConstView& dy, const Windows& v, const Windows& h) {
   const Layout l(dx, dy);
-  visit_wide_floating(dx.dtype, "avg_pool2d", [&]<class T>() {
-    average_backward(dx.as<T>(), dy.as<T>(), l.rows ? l.n : l.n * l.c, l.rows ? l.c : 1, v, h);
+  in_wide_type(ctx, dx, dy, "avg_pool2d", [&](auto* to, const auto* from) {
+    average_backward(to, from, l.rows ? l.n : l.n * l.c, l.rows ? l.c : 1, v, h);
   });
 }
 
 }  // namespace
 
-void max_pool2d(const Context&, View y, View indices, ConstView x, const Pool2dOptions& options) {
+void max_pool2d(const Context& ctx, View y, View indices, ConstView x, const Pool2dOptions& options) {
   if (y.numel() == 0) return;
   const Layout l(x, y);
   const auto v = Windows::strided(x.size(2), y.size(2), options, 0),
              h = Windows::strided(x.size(3), y.size(3), options, 1);
   auto* where = indices.defined() ? indices.as<std::int32_t>() : nullptr;
-  visit_wide_floating(x.dtype, "max_pool2d", [&]<class T>() {
-    l.rows ? max_rows(y.as<T>(), where, x.as<T>(), l, v, h) : max_planes(y.as<T>(), where, x.as<T>(), l, v, h);
+  in_wide_type(ctx, y, x, "max_pool2d", [&](auto* to, const auto* from) {
+    l.rows ? max_rows(to, where, from, l, v, h) : max_planes(to, where, from, l, v, h);
   });
 }
 
-void max_pool2d_backward(const Context&, View dx, ConstView dy, ConstView indices, const Pool2dOptions& options) {
+void max_pool2d_backward(const Context& ctx, View dx, ConstView dy, ConstView indices, const Pool2dOptions& options) {
   if (dx.numel() == 0) return;
   const Layout l(dx, dy);
   const auto v = Windows::strided(dx.size(2), dy.size(2), options, 0),
              h = Windows::strided(dx.size(3), dy.size(3), options, 1);
   const auto* where = indices.as<std::int32_t>();
-  visit_wide_floating(dx.dtype, "max_pool2d", [&]<class T>() {
-    l.rows ? max_backward_rows(dx.as<T>(), dy.as<T>(), where, l, v, h)
-           : max_backward_planes(dx.as<T>(), dy.as<T>(), where, l, v, h);
+  in_wide_type(ctx, dx, dy, "max_pool2d_backward", [&](auto* to, const auto* from) {
+    l.rows ? max_backward_rows(to, from, where, l, v, h) : max_backward_planes(to, from, where, l, v, h);
   });
 }
 
-void avg_pool2d(const Context&, View y, ConstView x, const Pool2dOptions& options) {
+void avg_pool2d(const Context& ctx, View y, ConstView x, const Pool2dOptions& options) {
   if (y.numel() == 0) return;
-  average(y, x, Windows::strided(x.size(2), y.size(2), options, 0), Windows::strided(x.size(3), y.size(3), options, 1));
+  average(ctx, y, x, Windows::strided(x.size(2), y.size(2), options, 0),
+          Windows::strided(x.size(3), y.size(3), options, 1));
 }
 
-void avg_pool2d_backward(const Context&, View dx, ConstView dy, const Pool2dOptions& options) {
+void avg_pool2d_backward(const Context& ctx, View dx, ConstView dy, const Pool2dOptions& options) {
   if (dx.numel() == 0) return;
-  average_gradient(dx, dy, Windows::strided(dx.size(2), dy.size(2), options, 0),
+  average_gradient(ctx, dx, dy, Windows::strided(dx.size(2), dy.size(2), options, 0),
                    Windows::strided(dx.size(3), dy.size(3), options, 1));
 }
 
-void adaptive_avg_pool2d(const Context&, View y, ConstView x) {
+void adaptive_avg_pool2d(const Context& ctx, View y, ConstView x) {
   if (y.numel() == 0) return;
-  average(y, x, Windows::adaptive(x.size(2), y.size(2)), Windows::adaptive(x.size(3), y.size(3)));
+  average(ctx, y, x, Windows::adaptive(x.size(2), y.size(2)), Windows::adaptive(x.size(3), y.size(3)));
 }
 
-void adaptive_avg_pool2d_backward(const Context&, View dx, ConstView dy) {
+void adaptive_avg_pool2d_backward(const Context& ctx, View dx, ConstView dy) {
   if (dx.numel() == 0) return;
-  average_gradient(dx, dy, Windows::adaptive(dx.size(2), dy.size(2)), Windows::adaptive(dx.size(3), dy.size(3)));
+  average_gradient(ctx, dx, dy, Windows::adaptive(dx.size(2), dy.size(2)), Windows::adaptive(dx.size(3), dy.size(3)));
 }
 
 }  // namespace apex::kernels::cpu

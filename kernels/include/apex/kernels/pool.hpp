@@ -7,8 +7,8 @@
 #include "apex/core/context.hpp"
 #include "apex/core/view.hpp"
 
-// x is [N, C, H, W] and y [N, C, H', W'], each dense NCHW or dense channels-last, both the same; f32, f64 (16-bit:
-// Kind::unsupported). Backward ops overwrite dx; dx has x's layout rules. N == 0 or C == 0 does nothing.
+// x is [N, C, H, W] and y [N, C, H', W'], each dense NCHW or dense channels-last, both the same; f64, f32, f16 or bf16
+// (sums in f32, rounded once). Backward ops overwrite dx; dx has x's layout rules. N == 0 or C == 0 does nothing.
 // All throw Kind::argument when shapes, strides, dtypes, devices or options do not fit.
 
 namespace apex::kernels {
