@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "apex/kernels/image.hpp"
-#include "support/tensors.hpp"
+#include "support/on_device.hpp"
 
 namespace apex {
 namespace {
@@ -64,31 +64,34 @@ TEST(Copy, EveryTypeToEveryType) {
 /// for the values on both sides of every rounding.
 template <class H>
 void check_sixteen_bit_rows(DType dtype) {
-  const Tensor all = empty({65536}, dtype), wide = empty({65536}), back = empty({65536}, dtype);
-  H* patterns = all.data<H>();
-  for (std::uint32_t i = 0; i < 65536; ++i) patterns[i].bits = static_cast<std::uint16_t>(i);
-  kernels::copy({}, wide.view(), all.view());
-  kernels::copy({}, back.view(), wide.view());
+  const Tensor patterns = empty({65536}, dtype), wide = test::make({65536}), back = test::make({65536}, dtype);
+  H* pattern = patterns.data<H>();
+  for (std::uint32_t i = 0; i < 65536; ++i) pattern[i].bits = static_cast<std::uint16_t>(i);
+  const Tensor all = test::on_device(patterns);
+  kernels::copy(test::context(), wide.view(), all.view());
+  kernels::copy(test::context(), back.view(), wide.view());
+  const Tensor wide_here = test::on_host(wide), back_here = test::on_host(back);
   for (std::uint32_t i = 0; i < 65536; ++i) {
-    const float want = static_cast<float>(patterns[i]), got = wide.data<float>()[i];
+    const float want = static_cast<float>(pattern[i]), got = wide_here.data<float>()[i];
     ASSERT_TRUE(std::isnan(want) ? std::isnan(got) : got == want) << i;
     if (!std::isnan(want)) {
-      ASSERT_EQ(back.data<H>()[i].bits, i);
+      ASSERT_EQ(back_here.data<H>()[i].bits, i);
     }
   }
-  const Tensor near = empty({3 * 32768}), rounded = empty({3 * 32768}, dtype);
+  const Tensor near = empty({3 * 32768}), rounded = test::make({3 * 32768}, dtype);
   for (std::uint32_t i = 0; i < 32768; ++i) {
-    const float value = static_cast<float>(patterns[i]), next = static_cast<float>(patterns[std::min(i + 1, 0x7fffu)]);
+    const float value = static_cast<float>(pattern[i]), next = static_cast<float>(pattern[std::min(i + 1, 0x7fffu)]);
     const float middle = std::isfinite(next) ? static_cast<float>((double{value} + double{next}) / 2) : value;
     near.data<float>()[3 * i] = middle;
     near.data<float>()[3 * i + 1] = std::nextafter(middle, 0.0f);
     near.data<float>()[3 * i + 2] = -std::nextafter(middle, INFINITY);
   }
-  kernels::copy({}, rounded.view(), near.view());
+  kernels::copy(test::context(), rounded.view(), test::on_device(near).view());
+  const Tensor rounded_here = test::on_host(rounded);
   for (int i = 0; i < 3 * 32768; ++i) {
     const float value = near.data<float>()[i];
     if (!std::isnan(value)) {
-      ASSERT_EQ(rounded.data<H>()[i].bits, H(value).bits) << value;
+      ASSERT_EQ(rounded_here.data<H>()[i].bits, H(value).bits) << value;
     }
   }
 }
@@ -102,15 +105,17 @@ TEST(Copy, AnyStridesToAnyStrides) {
   for (const auto dtype : {DType::f32, DType::f64, DType::f16, DType::u8, DType::i64}) {
     for (const Dims& sizes :
          {Dims{2, 3, 5, 7}, Dims{1, 64, 33, 2}, Dims{3, 1, 1, 4}, Dims{2, 40, 70, 1}, Dims{0, 3, 2, 2}}) {
-      const Tensor x =
-          test::from_function(sizes, dtype, test::device(), [](std::int64_t i) { return static_cast<double>(i % 251); });
+      const Tensor x = test::from_function(sizes, dtype, test::device(),
+                                           [](std::int64_t i) { return static_cast<double>(i % 251); });
       const auto want = test::to_f64(x);
-      const Tensor last = empty(sizes, dtype, test::device(), MemoryFormat::channels_last), back = empty(sizes, dtype);
+      const Tensor last = test::make(sizes, dtype, test::device(), MemoryFormat::channels_last),
+                   back = test::make(sizes, dtype);
       kernels::copy(x.context(), last.view(), x.view());
       EXPECT_TRUE(test::equal(last, want)) << dtype << sizes;
       kernels::copy(x.context(), back.view(), last.view());
       EXPECT_TRUE(test::equal(back, want)) << dtype << sizes;
-      const Tensor spread = test::spread_out(test::from_function(sizes, dtype, test::device(), [](std::int64_t) { return 0.0; }));
+      const Tensor spread =
+          test::spread_out(test::from_function(sizes, dtype, test::device(), [](std::int64_t) { return 0.0; }));
       kernels::copy(x.context(), spread.view(), test::spread_out(x).view());
       EXPECT_TRUE(test::equal(spread, want)) << dtype << sizes;
       const Tensor odd = test::misaligned(back);
@@ -121,9 +126,9 @@ TEST(Copy, AnyStridesToAnyStrides) {
 }
 
 TEST(Copy, LargeTransposesAreExact) {
-  const Tensor x =
-      test::from_function({4, 37, 65, 50}, DType::f32, test::device(), [](std::int64_t i) { return static_cast<double>(i); });
-  const Tensor y = empty({4, 37, 65, 50}, DType::f32, test::device(), MemoryFormat::channels_last);
+  const Tensor x = test::from_function({4, 37, 65, 50}, DType::f32, test::device(),
+                                       [](std::int64_t i) { return static_cast<double>(i); });
+  const Tensor y = test::make({4, 37, 65, 50}, DType::f32, test::device(), MemoryFormat::channels_last);
   kernels::copy(x.context(), y.view(), x.view());
   EXPECT_TRUE(test::equal(y, test::to_f64(x)));
   const Tensor z = test::fresh({50, 65, 37, 4}, DType::f64);
@@ -132,39 +137,114 @@ TEST(Copy, LargeTransposesAreExact) {
 }
 
 TEST(Copy, Broadcasts) {
-  const Tensor x = from_values<float>({3, 1}, {1, 2, 3}), y = test::fresh({2, 3, 2}, DType::f64);
+  const Tensor x = test::values<float>({3, 1}, {1, 2, 3}), y = test::fresh({2, 3, 2}, DType::f64);
   kernels::copy(x.context(), y.view(), x.view());
   EXPECT_TRUE(test::equal(y, {1, 1, 2, 2, 3, 3, 1, 1, 2, 2, 3, 3}));
 }
 
 TEST(Copy, RefusesWhatDoesNotFit) {
-  const Tensor x = empty({3}), y = empty({4}), c = empty({1});
-  EXPECT_TRUE(throws(Kind::argument, "does not broadcast", [&] { kernels::copy({}, y.view(), x.view()); }));
+  const Tensor x = test::make({3}), y = test::make({4}), c = test::make({1});
+  EXPECT_TRUE(
+      throws(Kind::argument, "does not broadcast", [&] { kernels::copy(test::context(), y.view(), x.view()); }));
   EXPECT_TRUE(throws(Kind::argument, "broadcast and cannot be written",
-                     [&] { kernels::copy({}, views::expand(c, {3}).view(), x.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "dst is not given", [&] { kernels::copy({}, {}, x.view()); }));
-  EXPECT_TRUE(throws(Kind::argument, "src is not given", [&] { kernels::copy({}, x.view(), {}); }));
-  const Context gpu{Device{DeviceKind::cuda, 0}, nullptr};
-  EXPECT_TRUE(throws(Kind::argument, "runs on cuda:0", [&] { kernels::copy(gpu, x.view(), x.view()); }));
-  View there = x.view();
-  there.device = gpu.device;
-  EXPECT_TRUE(throws(Kind::unsupported, "no backend for cuda:0", [&] { kernels::copy(gpu, there, there); }));
+                     [&] { kernels::copy(test::context(), views::expand(c, {3}).view(), x.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "dst is not given", [&] { kernels::copy(test::context(), {}, x.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "src is not given", [&] { kernels::copy(test::context(), x.view(), {}); }));
+  const Context other{test::on_cuda() ? kCpu : Device{DeviceKind::cuda, 0}, nullptr};
+  EXPECT_TRUE(
+      throws(Kind::argument, concat("runs on ", other.device), [&] { kernels::copy(other, x.view(), x.view()); }));
+  if constexpr (!has_cuda) {
+    View there = x.view();
+    there.device = other.device;
+    EXPECT_TRUE(throws(Kind::unsupported, "no backend for cuda:0", [&] { kernels::copy(other, there, there); }));
+  }
+}
+
+TEST(Copy, TransposesAndCastsAtOnce) {
+  for (const auto from : {DType::f64, DType::f32, DType::f16, DType::bf16})
+    for (const auto to : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+      const Dims sizes{3, 66, 9, 16};
+      const Tensor x = test::from_function(sizes, from, test::device(),
+                                           [](std::int64_t i) { return static_cast<double>(i % 255) - 100; });
+      const Tensor last = test::make(sizes, to, test::device(), MemoryFormat::channels_last),
+                   back = test::make(sizes, from);
+      kernels::copy(test::context(), last.view(), x.view());
+      EXPECT_TRUE(test::equal(last, test::to_f64(x))) << from << to;
+      kernels::copy(test::context(), back.view(), last.view());
+      EXPECT_TRUE(test::equal(back, test::to_f64(x))) << from << to;
+    }
+}
+
+TEST(Copy, PacksLeaveNoRestBehind) {
+  for (const auto dtype : kAll)
+    for (const std::int64_t n : {1, 3, 31, 1031, 8209}) {
+      const Tensor x =
+          test::from_function({n}, dtype, test::device(), [](std::int64_t i) { return static_cast<double>(i % 2); });
+      for (const auto to : {DType::f64, DType::bf16, DType::i32, DType::u8}) {
+        const Tensor block = test::from_function({n + 2}, to, test::device(), [](std::int64_t) { return 3.0; });
+        kernels::copy(test::context(), views::narrow(block, 0, 0, n).view(), x.view());
+        auto want = test::to_f64(x);
+        want.insert(want.end(), {3, 3});
+        EXPECT_TRUE(test::equal(block, want)) << dtype << to << n;
+      }
+    }
+}
+
+TEST(Transfer, BetweenHostAndDeviceInEveryLayout) {
+  const Dims sizes{2, 5, 3, 4};
+  for (const auto dtype : kAll) {
+    const Tensor x = test::from_function(sizes, dtype, kCpu, [](std::int64_t i) { return static_cast<double>(i % 2); });
+    const auto want = test::to_f64(x);
+    const auto layouts = [&](Device where) {
+      const Tensor wide = empty({2, 5, 3, 8}, dtype, where);
+      return std::vector<Tensor>{empty(sizes, dtype, where), empty(sizes, dtype, where, MemoryFormat::channels_last),
+                                 views::as_strided(wide, sizes, {120, 24, 8, 2}, 1)};
+    };
+    for (const auto& source : layouts(kCpu))
+      for (const auto& there : layouts(test::device()))
+        for (const auto& result : layouts(kCpu)) {
+          kernels::copy({}, source.view(), x.view());
+          kernels::transfer(test::context(), there.view(), source.view());
+          EXPECT_TRUE(test::equal(there, want)) << dtype << source.strides() << there.strides();
+          kernels::transfer(test::context(), result.view(), there.view());
+#ifdef APEX_HAS_CUDA
+          if (test::on_cuda()) cuda::synchronize(test::context());
+#endif
+          EXPECT_TRUE(test::equal(result, want)) << dtype << there.strides() << result.strides();
+        }
+    const Tensor host = empty(sizes, dtype), there = test::on_device(x);
+    kernels::transfer({}, host.view(), there.view());  // a CPU context: done when it returns
+    EXPECT_TRUE(test::equal(host, want)) << dtype;
+  }
+  const Tensor none = empty({0, 3}), nothing = test::make({0, 3});
+  kernels::transfer(test::context(), nothing.view(), none.view());
+}
+
+TEST(Transfer, RefusesWhatDoesNotFit) {
+  const Tensor x = test::make({3}), y = empty({4}), z = empty({3}, DType::f64);
+  EXPECT_TRUE(
+      throws(Kind::argument, "src has sizes [4]", [&] { kernels::transfer(test::context(), x.view(), y.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "src is f64", [&] { kernels::transfer(test::context(), x.view(), z.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "dst is not given", [&] { kernels::transfer(test::context(), {}, x.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "src is not given", [&] { kernels::transfer(test::context(), x.view(), {}); }));
+  const Context other{Device{DeviceKind::cuda, 7}, nullptr};
+  EXPECT_TRUE(throws(Kind::argument, "runs on cuda:7", [&] { kernels::transfer(other, x.view(), x.view()); }));
 }
 
 TEST(Fill, EveryTypeAndStrides) {
   for (const auto dtype : kAll) {
     const Tensor t = test::from_function({5, 7}, dtype, test::device(), [](std::int64_t) { return 0.0; });
-    kernels::fill({}, views::transpose(views::narrow(t, 1, 2, 3), 0, 1).view(), 1.0);
+    kernels::fill(test::context(), views::transpose(views::narrow(t, 1, 2, 3), 0, 1).view(), 1.0);
     double sum = 0;
     for (const double v : test::to_f64(t)) sum += v;
     EXPECT_EQ(sum, 15) << dtype;
-    kernels::fill({}, views::narrow(t, 0, 0, 0).view(), 1.0);
+    kernels::fill(test::context(), views::narrow(t, 0, 0, 0).view(), 1.0);
   }
-  const Tensor scalar = empty({});
-  kernels::fill({}, scalar.view(), 2.5);
+  const Tensor scalar = test::make({});
+  kernels::fill(test::context(), scalar.view(), 2.5);
   EXPECT_EQ(scalar.item(), 2.5);
-  const Tensor bytes = empty({2}, DType::u8);
-  kernels::fill({}, bytes.view(), -4);
+  const Tensor bytes = test::make({2}, DType::u8);
+  kernels::fill(test::context(), bytes.view(), -4);
   EXPECT_TRUE(test::equal(bytes, {0, 0}));
 }
 
@@ -173,30 +253,45 @@ TEST(ImageNormalize, MatchesTheFormulaInEveryLayout) {
   for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
     for (const auto from : {MemoryFormat::contiguous, MemoryFormat::channels_last})
       for (const auto to : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-        const Dims sizes{2, 3, 5, 9};
-        const Tensor x = test::from_function(
-            sizes, DType::u8, test::device(), [](std::int64_t i) { return static_cast<double>(i * 7 % 256); }, from);
-        const Tensor y = test::fresh(sizes, dtype, to);
-        kernels::image_normalize({}, y.view(), x.view(), mean, std);
-        std::vector<double> want;
-        const auto xs = test::to_f64(x);
-        for (std::size_t i = 0; i < xs.size(); ++i) {
-          const std::size_t c = i / 45 % 3;
-          want.push_back((xs[i] - static_cast<double>(mean[c])) / static_cast<double>(std[c]));
+        for (const auto& [height, width] : {std::pair{5, 9}, {6, 8}, {33, 20}}) {
+          const Dims sizes{2, 3, height, width};
+          const Tensor x = test::from_function(
+              sizes, DType::u8, test::device(), [](std::int64_t i) { return static_cast<double>(i * 7 % 256); }, from);
+          const Tensor y = test::fresh(sizes, dtype, to);
+          kernels::image_normalize(test::context(), y.view(), x.view(), mean, std);
+          std::vector<double> want;
+          const auto xs = test::to_f64(x);
+          for (std::size_t i = 0; i < xs.size(); ++i) {
+            const std::size_t c = i / static_cast<std::size_t>(height * width) % 3;
+            want.push_back((xs[i] - static_cast<double>(mean[c])) / static_cast<double>(std[c]));
+          }
+          EXPECT_TRUE(test::close(y, want, test::forward_tolerance(dtype))) << dtype << sizes;
         }
-        EXPECT_TRUE(test::close(y, want, test::forward_tolerance(dtype))) << dtype;
       }
-  const Tensor x = empty({1, 3, 2, 2}, DType::u8), y = empty({1, 3, 2, 2});
-  kernels::image_normalize({}, views::narrow(y, 0, 0, 0).view(), views::narrow(x, 0, 0, 0).view(), mean, std);
+  std::vector<float> means, stds;
+  std::vector<double> want;
+  for (int c = 0; c < 70; ++c) {
+    means.push_back(static_cast<float>(c));
+    stds.push_back(static_cast<float>(1 + c % 4));
+    for (int i = 0; i < 4; ++i) want.push_back((9.0 - c) / (1 + c % 4));
+  }
+  const Tensor many = test::from_function({1, 70, 2, 2}, DType::u8, test::device(), [](std::int64_t) { return 9.0; }),
+               normal = test::fresh({1, 70, 2, 2}, DType::f64, MemoryFormat::channels_last);
+  kernels::image_normalize(test::context(), normal.view(), many.view(), means, stds);
+  EXPECT_TRUE(test::close(normal, want, test::forward_tolerance(DType::f64)));
+  const Tensor x = test::make({1, 3, 2, 2}, DType::u8), y = test::make({1, 3, 2, 2});
+  kernels::image_normalize(test::context(), views::narrow(y, 0, 0, 0).view(), views::narrow(x, 0, 0, 0).view(), mean,
+                           std);
   EXPECT_TRUE(throws(Kind::argument, "2 means", [&] {
-    kernels::image_normalize({}, y.view(), x.view(), std::vector<float>{1, 2}, std);
+    kernels::image_normalize(test::context(), y.view(), x.view(), std::vector<float>{1, 2}, std);
   }));
   EXPECT_TRUE(throws(Kind::argument, "not positive", [&] {
-    kernels::image_normalize({}, y.view(), x.view(), mean, std::vector<float>{1, 0, 1});
+    kernels::image_normalize(test::context(), y.view(), x.view(), mean, std::vector<float>{1, 0, 1});
   }));
-  EXPECT_TRUE(throws(Kind::argument, "x is f32", [&] { kernels::image_normalize({}, y.view(), y.view(), mean, std); }));
-  EXPECT_TRUE(
-      throws(Kind::unsupported, "y is u8", [&] { kernels::image_normalize({}, x.view(), x.view(), mean, std); }));
+  EXPECT_TRUE(throws(Kind::argument, "x is f32",
+                     [&] { kernels::image_normalize(test::context(), y.view(), y.view(), mean, std); }));
+  EXPECT_TRUE(throws(Kind::unsupported, "y is u8",
+                     [&] { kernels::image_normalize(test::context(), x.view(), x.view(), mean, std); }));
 }
 
 }  // namespace

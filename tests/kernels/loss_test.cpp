@@ -29,7 +29,8 @@ void for_each_line(const Dims& sizes, int dim, F&& f) {
 
 TEST(Softmax, MatchesTheFormulaAlongEveryDimension) {
   for (const auto dtype : kFloating)
-    for (const Dims& sizes : {Dims{3, 5, 4}, Dims{2, 33}, Dims{1, 1000}, Dims{4, 1}, Dims{0, 3}})
+    for (const Dims& sizes : {Dims{3, 5, 4}, Dims{2, 33}, Dims{1, 1000}, Dims{4, 1}, Dims{0, 3}, Dims{3, 300},
+                              Dims{2, 2049}, Dims{1, 13001}, Dims{2, 70, 65}})
       for (int dim = 0; dim < sizes.size(); ++dim) {
         const Tensor x = test::uniform(sizes, dtype, test::device(), 1, -4, 4),
                      dy = test::uniform(sizes, dtype, test::device(), 2);

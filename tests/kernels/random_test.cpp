@@ -5,7 +5,7 @@
 #include <omp.h>
 
 #include "apex/core/philox.hpp"
-#include "support/tensors.hpp"
+#include "support/on_device.hpp"
 
 namespace apex {
 namespace {
@@ -28,9 +28,10 @@ TEST(Dropout, KeepMask_ATT_7_12) {
   for (std::uint64_t e = 0; e < 8; ++e) EXPECT_EQ(word(1234, 7, e), raw[e]);
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
     const Tensor x = test::from_function(
-        {1, 2, 2, 2}, DType::f32, test::device(), [](std::int64_t i) { return 3.0 * static_cast<double>(i + 1); }, format);
+        {1, 2, 2, 2}, DType::f32, test::device(), [](std::int64_t i) { return 3.0 * static_cast<double>(i + 1); },
+        format);
     const Tensor y = test::fresh_like(x), mask = empty_like(x, DType::boolean);
-    kernels::dropout({}, y.view(), mask.view(), x.view(), 0.25, kState);
+    kernels::dropout(test::context(), y.view(), mask.view(), x.view(), 0.25, kState);
     EXPECT_TRUE(test::equal(mask, {1, 1, 1, 0, 1, 1, 1, 0}));
     EXPECT_TRUE(test::close(y, {4, 8, 12, 0, 20, 24, 28, 0}, test::forward_tolerance(DType::f32)));
   }
@@ -39,27 +40,27 @@ TEST(Dropout, KeepMask_ATT_7_12) {
 TEST(Dropout, KeepRate_ATT_7_13) {
   const Tensor x = test::from_function({1000000}, DType::f32, test::device(), [](std::int64_t) { return 1.0; }),
                y = empty_like(x);
-  kernels::dropout({}, y.view(), {}, x.view(), 0.1, kState);
+  kernels::dropout(test::context(), y.view(), {}, x.view(), 0.1, kState);
   double kept = 0;
   for (const double v : test::to_f64(y)) kept += v != 0;
   EXPECT_GE(kept / 1e6, 0.8988);
   EXPECT_LE(kept / 1e6, 0.9012);
-  kernels::dropout({}, y.view(), {}, x.view(), 0.0, kState);
+  kernels::dropout(test::context(), y.view(), {}, x.view(), 0.0, kState);
   EXPECT_EQ(test::to_f64(y), test::to_f64(x));
-  kernels::dropout({}, y.view(), {}, x.view(), 1.0, kState);
+  kernels::dropout(test::context(), y.view(), {}, x.view(), 1.0, kState);
   for (const double v : test::to_f64(y)) ASSERT_EQ(v, 0);
 }
 
 TEST(Dropout, GlobalRowsDecide) {
   const Tensor x = test::from_function({6, 10}, DType::f64, test::device(), [](std::int64_t) { return 1.0; }),
                all = empty_like(x);
-  kernels::dropout({}, all.view(), {}, x.view(), 0.5, kState);
+  kernels::dropout(test::context(), all.view(), {}, x.view(), 0.5, kState);
   for (int rank = 0; rank < 3; ++rank) {  // rank r of 3 holds rows r, r + 3
     const Tensor part = test::fresh({2, 10}, DType::f64);
     kernels::RandomState s = kState;
     s.first_row = rank;
     s.row_stride = 3;
-    kernels::dropout({}, part.view(), {}, views::narrow(x, 0, 0, 2).view(), 0.5, s);
+    kernels::dropout(test::context(), part.view(), {}, views::narrow(x, 0, 0, 2).view(), 0.5, s);
     EXPECT_EQ(test::to_f64(views::select(part, 0, 0)), test::to_f64(views::select(all, 0, rank)));
     EXPECT_EQ(test::to_f64(views::select(part, 0, 1)), test::to_f64(views::select(all, 0, rank + 3)));
   }
@@ -79,17 +80,17 @@ TEST(Random, MatchesTheLayoutForEveryTypeAndStride) {
         normal.push_back(0.5 + 3 * r * (e % 2 == 0 ? std::cos(angle) : std::sin(angle)));
       }
       for (const auto& t : {plain, strided}) {
-        kernels::uniform({}, t.view(), -2, 3, s);
+        kernels::uniform(test::context(), t.view(), -2, 3, s);
         EXPECT_TRUE(test::close(t, uniform, test::forward_tolerance(dtype))) << dtype;
-        kernels::normal({}, t.view(), 0.5, 3, s);
+        kernels::normal(test::context(), t.view(), 0.5, 3, s);
         EXPECT_TRUE(test::close(t, normal, test::forward_tolerance(dtype))) << dtype;
       }
     }
 }
 
 TEST(Random, HasItsMoments) {
-  const Tensor t = empty({200000}, DType::f64);
-  kernels::normal({}, t.view(), 0, 1, {.seed = 3});
+  const Tensor t = test::make({200000}, DType::f64);
+  kernels::normal(test::context(), t.view(), 0, 1, {.seed = 3});
   double m1 = 0, m2 = 0, m4 = 0;
   for (const double v : test::to_f64(t)) {
     m1 += v;
@@ -99,7 +100,7 @@ TEST(Random, HasItsMoments) {
   EXPECT_NEAR(m1 / 2e5, 0, 0.01);
   EXPECT_NEAR(m2 / 2e5, 1, 0.015);
   EXPECT_NEAR(m4 / 2e5, 3, 0.1);
-  kernels::uniform({}, t.view(), 0, 1, {.seed = 3, .offset = 1});
+  kernels::uniform(test::context(), t.view(), 0, 1, {.seed = 3, .offset = 1});
   double mean = 0;
   for (const double v : test::to_f64(t)) {
     ASSERT_GE(v, 0);
@@ -111,20 +112,47 @@ TEST(Random, HasItsMoments) {
 
 TEST(Random, SameForEveryThreadCountAndFormat) {
   const Dims sizes{7, 11, 40, 40};
-  const Tensor row = empty(sizes), last = empty(sizes, DType::f32, test::device(), MemoryFormat::channels_last);
+  const Tensor row = test::make(sizes),
+               last = test::make(sizes, DType::f32, test::device(), MemoryFormat::channels_last);
   const int threads = omp_get_max_threads();
   omp_set_num_threads(1);
-  kernels::normal({}, row.view(), 0, 1, kState);
+  kernels::normal(test::context(), row.view(), 0, 1, kState);
   omp_set_num_threads(3);
-  kernels::normal({}, last.view(), 0, 1, kState);
+  kernels::normal(test::context(), last.view(), 0, 1, kState);
   omp_set_num_threads(threads);
   EXPECT_EQ(test::to_f64(row), test::to_f64(last));
 }
 
+TEST(Random, SameOnEveryDevice) {
+  for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+    for (const Dims& sizes : {Dims{3, 41}, Dims{8, 100}, Dims{1, 5}})
+      for (const std::int64_t first : {0, 5}) {
+        const kernels::RandomState s{.seed = 99, .offset = 3, .first_row = first, .row_stride = first == 0 ? 1 : 2};
+        const Tensor x = test::uniform(sizes, dtype, kCpu, 1), here = empty(sizes, dtype),
+                     mask = empty(sizes, DType::boolean);
+        const Tensor there = test::fresh(sizes, dtype), there_mask = test::make(sizes, DType::boolean);
+        kernels::uniform({}, here.view(), -1, 3, s);
+        kernels::uniform(test::context(), there.view(), -1, 3, s);
+        EXPECT_EQ(test::to_f64(there), test::to_f64(here)) << dtype << sizes;
+        kernels::dropout({}, here.view(), mask.view(), x.view(), 0.3, s);
+        kernels::dropout(test::context(), there.view(), there_mask.view(), test::on_device(x).view(), 0.3, s);
+        EXPECT_EQ(test::to_f64(there), test::to_f64(here)) << dtype << sizes;
+        EXPECT_EQ(test::to_f64(there_mask), test::to_f64(mask)) << dtype << sizes;
+        kernels::normal({}, here.view(), 0, 1, s);
+        kernels::normal(test::context(), there.view(), 0, 1, s);
+        // The functions of the two mathematics libraries may differ in f64's last bits.
+        const test::Tolerance ulp = dtype == DType::f64   ? test::Tolerance{8e-16, 8e-16}
+                                    : dtype == DType::f32 ? test::Tolerance{0x1p-23, 0}
+                                    : dtype == DType::f16 ? test::Tolerance{0x1p-10, 0}
+                                                          : test::Tolerance{0x1p-7, 0};
+        EXPECT_TRUE(test::close(there, test::to_f64(here), ulp)) << dtype << sizes;
+      }
+}
+
 TEST(Random, BernoulliEveryType) {
   for (const auto dtype : {DType::f64, DType::f32, DType::bf16, DType::i64, DType::u8, DType::boolean}) {
-    const Tensor t = empty({64}, dtype);
-    kernels::bernoulli({}, t.view(), 0.75, kState);
+    const Tensor t = test::make({64}, dtype);
+    kernels::bernoulli(test::context(), t.view(), 0.75, kState);
     std::vector<double> want;
     for (std::uint64_t e = 0; e < 64; ++e) want.push_back(word(1234, 7, e) < 3221225472u);
     EXPECT_TRUE(test::equal(t, want)) << dtype;
@@ -132,18 +160,20 @@ TEST(Random, BernoulliEveryType) {
 }
 
 TEST(Random, BadArguments) {
-  const Tensor t = empty({3}), i = empty({3}, DType::i64), none = empty({0, 4});
-  kernels::uniform({}, none.view(), 0, 1, kState);
-  kernels::normal({}, none.view(), 0, 1, {.seed = 1, .first_row = 3, .row_stride = 2});
-  EXPECT_TRUE(throws(Kind::unsupported, "out is i64", [&] { kernels::uniform({}, i.view(), 0, 1, kState); }));
-  EXPECT_TRUE(throws(Kind::argument, "std is -1", [&] { kernels::normal({}, t.view(), 0, -1, kState); }));
-  EXPECT_TRUE(throws(Kind::argument, "probability 1.5", [&] { kernels::bernoulli({}, t.view(), 1.5, kState); }));
+  const Tensor t = test::make({3}), i = test::make({3}, DType::i64), none = test::make({0, 4});
+  kernels::uniform(test::context(), none.view(), 0, 1, kState);
+  kernels::normal(test::context(), none.view(), 0, 1, {.seed = 1, .first_row = 3, .row_stride = 2});
   EXPECT_TRUE(
-      throws(Kind::argument, "probability -0.1", [&] { kernels::dropout({}, t.view(), {}, t.view(), -0.1, kState); }));
+      throws(Kind::unsupported, "out is i64", [&] { kernels::uniform(test::context(), i.view(), 0, 1, kState); }));
+  EXPECT_TRUE(throws(Kind::argument, "std is -1", [&] { kernels::normal(test::context(), t.view(), 0, -1, kState); }));
   EXPECT_TRUE(
-      throws(Kind::argument, "mask is f32", [&] { kernels::dropout({}, t.view(), t.view(), t.view(), 0.1, kState); }));
+      throws(Kind::argument, "probability 1.5", [&] { kernels::bernoulli(test::context(), t.view(), 1.5, kState); }));
+  EXPECT_TRUE(throws(Kind::argument, "probability -0.1",
+                     [&] { kernels::dropout(test::context(), t.view(), {}, t.view(), -0.1, kState); }));
+  EXPECT_TRUE(throws(Kind::argument, "mask is f32",
+                     [&] { kernels::dropout(test::context(), t.view(), t.view(), t.view(), 0.1, kState); }));
   EXPECT_TRUE(throws(Kind::argument, "x has sizes",
-                     [&] { kernels::dropout({}, t.view(), {}, empty({4}).view(), 0.1, kState); }));
+                     [&] { kernels::dropout(test::context(), t.view(), {}, test::make({4}).view(), 0.1, kState); }));
 }
 
 }  // namespace

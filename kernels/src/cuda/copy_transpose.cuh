@@ -58,17 +58,25 @@ __global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(To* dst, c
   dst += base.v[0];
   src += base.v[1];
 #pragma unroll
-  for (int c = warp; c < kTile; c += kWarps)
+  for (int step = 0; step < kTile; step += kWarps) {
+    const int c = step + warp;
 #pragma unroll
-    for (int r = lane; r < kTile; r += 32)
+    for (int half = 0; half < kTile; half += 32) {
+      const int r = half + lane;
       if (col0 + c < t.cols && row0 + r < t.rows)
         tile[c][r] = convert<To>(load(src[(col0 + c) * t.src_stride + row0 + r]));
+    }
+  }
   __syncthreads();
 #pragma unroll
-  for (int r = warp; r < kTile; r += kWarps)
+  for (int step = 0; step < kTile; step += kWarps) {
+    const int r = step + warp;
 #pragma unroll
-    for (int c = lane; c < kTile; c += 32)
+    for (int half = 0; half < kTile; half += 32) {
+      const int c = half + lane;
       if (col0 + c < t.cols && row0 + r < t.rows) dst[(row0 + r) * t.dst_stride + col0 + c] = tile[c][r];
+    }
+  }
 }
 
 template <class To, class From>
