@@ -4,11 +4,13 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
+#include <map>
+#include <mutex>
 
 #include "../copy_impl.hpp"
 #include "../elementwise_impl.hpp"
 #include "../reduce_impl.hpp"
+#include "apex/core/cuda.hpp"
 #include "apex/kernels/backend.hpp"
 #include "conv_direct.hpp"
 #include "conv_stem.hpp"
@@ -149,6 +151,37 @@ bool run_folded(const Context& ctx, const Problem& p) {
   return true;
 }
 
+/// Milliseconds of one run; negative when cuDNN cannot. The first run, not counted, chooses the plan.
+template <class F>
+double time_of(const Context& ctx, F&& attempt) {
+  constexpr int kRuns = 3;
+  if (!attempt()) return -1;
+  apex::cuda::Event start(true), end(true);
+  start.record(ctx);
+  for (int i = 0; i < kRuns; ++i) attempt();
+  end.record(ctx);
+  end.synchronize();
+  return start.milliseconds_to(end) / kRuns;
+}
+
+/// Folded unless timing, where it is allowed, has shown the plain way to be faster.
+bool run_stem(const Context& ctx, const Problem& p) {
+  static auto& guard = *new std::mutex;
+  static auto& plain_is_faster = *new std::map<cudnn::ConvKey, bool>;
+  const auto key = key_of(ctx, p, kLast);
+  const std::lock_guard lock(guard);
+  auto at = plain_is_faster.find(key);
+  if (at == plain_is_faster.end() && plan_choice() == PlanChoice::timed && !deterministic() &&
+      !apex::cuda::capturing(ctx)) {
+    const double plain = time_of(ctx, [&] { return run(ctx, p); }),
+                 folded = time_of(ctx, [&] { return run_folded(ctx, p); });
+    at = plain_is_faster.emplace(key, plain >= 0 && (folded < 0 || plain < folded)).first;
+  }
+  const bool plain_first = at != plain_is_faster.end() && at->second;
+  if (plain_first && run(ctx, p)) return true;
+  return run_folded(ctx, p) || run(ctx, p);
+}
+
 /// db = sum of dy over all but the channel.
 void bias_gradient(const Context& ctx, const View& db, const ConstView& dy) {
   View row = db;
@@ -164,8 +197,7 @@ void conv2d_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstV
   if (y.numel() == 0) return;
   const Problem p{Pass::forward, x, w, y, bias, options};
   if (x.dtype != DType::f64) {
-    if (stem::applies(x, w, y, options) && run_folded(ctx, p)) return;
-    if (run(ctx, p)) return;
+    if (stem::applies(x, w, y, options) ? run_stem(ctx, p) : run(ctx, p)) return;
   }
   direct::forward(ctx, y, x, w, bias, options);
 }
@@ -184,8 +216,7 @@ void conv2d_backward_weight(const Context& ctx, View dw, View db, ConstView dy, 
   if (dy.numel() == 0) return fill(ctx, dw, 0.0);
   const Problem p{Pass::weight, x, dw, dy, {}, options};
   if (dw.dtype != DType::f64) {
-    if (stem::applies(x, dw, dy, options) && run_folded(ctx, p)) return;
-    if (run(ctx, p)) return;
+    if (stem::applies(x, dw, dy, options) ? run_stem(ctx, p) : run(ctx, p)) return;
   }
   direct::backward_weight(ctx, dw, dy, x, options);
 }

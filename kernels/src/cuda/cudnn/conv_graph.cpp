@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <set>
 #include <utility>
 
 // The descriptor half of cudnn-frontend. Its graph half would bring in attention kernels that need libcuda and NVRTC at
@@ -128,22 +127,23 @@ fe::OperationGraph_v8 make_graph(cudnnHandle_t handle, const ConvKey& key) {
   return fe::OperationGraphBuilder_v8().setHandle(handle).setOperationGraph(operations).build();
 }
 
-/// Engines that would break a promise: no TF32 unless allowed, no 16-bit sums, no transforms that lose digits, the same
-/// bits where asked for.
+/// Engines that would break a promise: no TF32 unless allowed, no transforms that lose digits, the same bits where
+/// asked for.
 bool forbidden(const ConvKey& key, cudnnBackendDescriptor_t config) {
   const auto dtype = static_cast<DType>(key.dtype);
-  const bool narrow = is_16bit(dtype);
   if (key.deterministic != 0 && fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC>(config)) return true;
   if (fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_FFT>(config)) return true;
   if (fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6>(config)) return true;
   if (fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13>(config)) return true;
-  if (narrow) {
-    if (fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_WINOGRAD>(config)) return true;
-    return fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION>(config);
-  }
+  if (is_16bit(dtype)) return fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_WINOGRAD>(config);
   if (key.tf32 != 0) return false;
   return fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS>(config) ||
          (dtype == DType::f32 && fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_TENSOR_CORE>(config));
+}
+
+/// Engines that round parts of a sum: taken only where there is no other.
+bool rounds_parts(cudnnBackendDescriptor_t config) {
+  return fe::hasNumericalNote<CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION>(config);
 }
 
 bool has_note(const fe::ExecutionPlan& plan, cudnnBackendNumericalNote_t note) {
@@ -209,17 +209,20 @@ Suggestions::Suggestions(cudnnHandle_t handle, const ConvKey& key, bool broad) :
   try {
     auto graph = make_graph(handle, key);
     impl_->tag = graph.getTag();
+    fe::EngineConfigList all;
     const auto ask = [&](cudnnBackendHeurMode_t mode) {
       try {
         auto heuristics = fe::EngineHeuristicsBuilder_v8().setOperationGraph(graph).setHeurMode(mode).build();
         auto& found = heuristics.getEngineConfig(heuristics.getEngineConfigCount());
-        fe::filter(found, impl_->configs, [&](cudnnBackendDescriptor_t config) { return forbidden(key, config); });
+        fe::filter(found, all, [&](cudnnBackendDescriptor_t config) { return forbidden(key, config); });
       } catch (const fe::cudnnException&) {  // this heuristic knows nothing of the graph
       }
     };
     ask(CUDNN_HEUR_MODE_A);
     if (broad) ask(CUDNN_HEUR_MODE_B);
-    if (impl_->configs.empty()) ask(CUDNN_HEUR_MODE_FALLBACK);
+    if (all.empty()) ask(CUDNN_HEUR_MODE_FALLBACK);
+    fe::filter(all, impl_->configs, rounds_parts);
+    if (impl_->configs.empty()) impl_->configs = std::move(all);
   } catch (const fe::cudnnException&) {  // no such graph
   }
   for (const auto& config : impl_->configs)

@@ -52,10 +52,17 @@ ConvKey without_device(ConvKey key) {
   return key;
 }
 
-std::string device_name(int index) {
-  cudaDeviceProp properties{};
-  APEX_CHECK(cudaGetDeviceProperties(&properties, index));
-  return properties.name;
+const std::string& device_name(int index) {
+  static auto& guard = *new std::mutex;
+  static auto& names = *new std::map<int, std::string>;  // asking the driver takes milliseconds
+  const std::lock_guard lock(guard);
+  auto& name = names[index];
+  if (name.empty()) {
+    cudaDeviceProp properties{};
+    APEX_CHECK(cudaGetDeviceProperties(&properties, index));
+    name = properties.name;
+  }
+  return name;
 }
 
 void run(const Context& ctx, cudnnHandle_t handle, const Plan& plan, const Buffers& buffers) {
