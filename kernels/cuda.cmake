@@ -16,6 +16,8 @@ target_sources(apex_kernels PRIVATE
   src/cuda/copy_integer.cu
   src/cuda/copy_to_integer.cu
   src/cuda/copy_transfer.cpp
+  src/cuda/cross_entropy.cu
+  src/cuda/cross_entropy_backward.cu
   src/cuda/cudnn/conv_graph.cpp
   src/cuda/cudnn/plans.cpp
   src/cuda/elementwise_binary.cu

@@ -25,8 +25,9 @@ struct CrossEntropyOptions {
 /// @param lse     [N] in A: all that backward needs beside the logits; may be undefined
 /// @param logits  [N, C], any strides; f64, f32, f16, bf16
 /// @param labels  [N] i64
-/// @throws Kind::argument for shapes, dtypes and options that do not fit, and for a label that is neither in [0, C) nor
-///         ignore_index, naming row and value
+/// A label that is neither in [0, C) nor ignore_index: on the CPU Kind::argument naming row and value; on CUDA, where
+/// throwing would mean waiting for the device, the row's loss (and with it mean and sum) and its gradient are NaN.
+/// @throws Kind::argument for shapes, dtypes and options that do not fit
 void cross_entropy(const Context& ctx, View loss, View lse, ConstView logits, ConstView labels,
                    const CrossEntropyOptions& options = {});
 
