@@ -7,7 +7,7 @@
 #include <limits>
 #include <map>
 
-#include "support/tensors.hpp"
+#include "support/on_device.hpp"
 
 namespace apex {
 namespace {
@@ -80,7 +80,7 @@ TEST(Reduce, EverySetOfDimensionsInEveryLayout) {
           const std::int64_t terms = op == ReduceOp::sum ? x.numel() : 1;
           for (const Dims& out_sizes : {kept, dropped}) {
             const Tensor y = test::fresh(out_sizes, dtype);
-            kernels::reduce({}, y.view(), x.view(), listed, op);
+            kernels::reduce(test::context(), y.view(), x.view(), listed, op);
             ASSERT_TRUE(test::close(y, want, test::sum_tolerance(dtype, terms)))
                 << name_of(op) << dtype << listed << x.strides();
           }
@@ -101,35 +101,74 @@ TEST(Reduce, LongSumsAreAccurateAndTheSameForEveryThreadCount) {
     Dims kept = sizes;
     for (const int d : set) kept[d] = 1;
     const Tensor y = test::fresh(kept, DType::f32), z = test::fresh(kept, DType::f32);
-    kernels::reduce({}, y.view(), x.view(), dims, ReduceOp::sum);
+    kernels::reduce(test::context(), y.view(), x.view(), dims, ReduceOp::sum);
     EXPECT_TRUE(test::close(y, expected(x, set, ReduceOp::sum), {1e-6, 0})) << sizes;
     omp_set_num_threads(threads == 1 ? 2 : 1);
-    kernels::reduce({}, z.view(), x.view(), dims, ReduceOp::sum);
+    kernels::reduce(test::context(), z.view(), x.view(), dims, ReduceOp::sum);
     omp_set_num_threads(threads);
     EXPECT_EQ(test::to_f64(y), test::to_f64(z)) << sizes;
   }
 }
 
+TEST(Reduce, LongInEveryType) {
+  const std::pair<Dims, std::vector<int>> cases[] = {{{9001}, {0}},       {{4001, 24}, {0}},      {{4001, 3}, {0}},
+                                                     {{5, 9001}, {1}},    {{3, 16, 700}, {0, 2}}, {{64, 3, 50}, {0, 1}},
+                                                     {{4, 2, 5000}, {2}}, {{200, 17}, {1}}};
+  for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8})
+    for (const auto& [sizes, dims] : cases) {
+      const bool floating = is_floating(dtype);
+      const Tensor x = test::from_function(sizes, dtype, test::device(), [&](std::int64_t i) {
+        return static_cast<double>(i * 7919 % 251) / (floating ? 125.0 : 1.0) - (floating ? 1.0 : 0.0);
+      });
+      const Tensor moved = test::misaligned(x);
+      const auto grouped = groups(x, dims);
+      Dims listed, kept = sizes;
+      for (const int d : dims) {
+        listed.push_back(d);
+        kept[d] = 1;
+      }
+      for (const auto op : kOps) {
+        if (!floating && op == ReduceOp::mean) continue;
+        std::vector<double> want;
+        for (const auto& g : grouped) want.push_back(reference(op, g));
+        const test::Tolerance t = !floating             ? test::Tolerance{}
+                                  : dtype == DType::f64 ? test::Tolerance{1e-12, 1e-11}
+                                                        : test::Tolerance{1e-6, 2e-4};
+        const DType to = floating ? accum_dtype(dtype) : op == ReduceOp::sum ? DType::i64 : dtype;
+        const Tensor y = test::fresh(kept, to), again = test::fresh(kept, to), other = test::fresh(kept, to);
+        kernels::reduce(test::context(), y.view(), x.view(), listed, op);
+        kernels::reduce(test::context(), again.view(), x.view(), listed, op);
+        kernels::reduce(test::context(), other.view(), moved.view(), listed, op);
+        EXPECT_TRUE(test::close(y, want, t)) << name_of(op) << dtype << sizes;
+        EXPECT_EQ(test::to_f64(y), test::to_f64(again)) << name_of(op) << dtype << sizes;
+        EXPECT_EQ(test::to_f64(y), test::to_f64(other)) << name_of(op) << dtype << sizes;  // whatever the address
+      }
+    }
+}
+
 TEST(Reduce, MixedTypesAndIntegers) {
-  const Tensor h = test::from_function({70000}, DType::f16, test::device(), [](std::int64_t) { return 1.0; }), f = empty({});
-  kernels::reduce({}, f.view(), h.view(), {}, ReduceOp::sum);
+  const Tensor h = test::from_function({70000}, DType::f16, test::device(), [](std::int64_t) { return 1.0; }),
+               f = test::make({});
+  kernels::reduce(test::context(), f.view(), h.view(), {}, ReduceOp::sum);
   EXPECT_EQ(f.item(), 70000);  // beyond f16, so the f32 result shows
-  const Tensor b = from_values<bool>({2, 3}, {true, true, false, true, true, true}), n = empty({2}, DType::i64);
-  kernels::reduce({}, n.view(), b.view(), {1}, ReduceOp::sum);
+  const Tensor b = test::values<bool>({2, 3}, {true, true, false, true, true, true}), n = test::make({2}, DType::i64);
+  kernels::reduce(test::context(), n.view(), b.view(), {1}, ReduceOp::sum);
   EXPECT_TRUE(test::equal(n, {2, 3}));
-  const Tensor i = from_values<std::int64_t>({3}, {(std::int64_t{1} << 60) + 1, 5, -7}), m = empty({}, DType::i64);
-  kernels::reduce({}, m.view(), i.view(), {}, ReduceOp::max);
-  EXPECT_EQ(*m.data<std::int64_t>(), (std::int64_t{1} << 60) + 1);
-  kernels::reduce({}, m.view(), i.view(), {}, ReduceOp::sum);
-  EXPECT_EQ(*m.data<std::int64_t>(), (std::int64_t{1} << 60) - 1);
-  const Tensor u = from_values<std::uint8_t>({3}, {9, 250, 3}), v = empty({}, DType::u8);
-  kernels::reduce({}, v.view(), u.view(), {0}, ReduceOp::min);
+  const Tensor i = test::values<std::int64_t>({3}, {(std::int64_t{1} << 60) + 1, 5, -7}),
+               m = test::make({}, DType::i64);
+  kernels::reduce(test::context(), m.view(), i.view(), {}, ReduceOp::max);
+  EXPECT_EQ(*test::on_host(m).data<std::int64_t>(), (std::int64_t{1} << 60) + 1);
+  kernels::reduce(test::context(), m.view(), i.view(), {}, ReduceOp::sum);
+  EXPECT_EQ(*test::on_host(m).data<std::int64_t>(), (std::int64_t{1} << 60) - 1);
+  const Tensor u = test::values<std::uint8_t>({3}, {9, 250, 3}), v = test::make({}, DType::u8);
+  kernels::reduce(test::context(), v.view(), u.view(), {0}, ReduceOp::min);
   EXPECT_EQ(v.item(), 3);
-  EXPECT_TRUE(throws(Kind::unsupported, "mean", [&] { kernels::reduce({}, m.view(), i.view(), {}, ReduceOp::mean); }));
-  EXPECT_TRUE(
-      throws(Kind::argument, "out is f32", [&] { kernels::reduce({}, f.view(), i.view(), {}, ReduceOp::sum); }));
-  EXPECT_TRUE(
-      throws(Kind::argument, "out is i64", [&] { kernels::reduce({}, m.view(), h.view(), {}, ReduceOp::sum); }));
+  EXPECT_TRUE(throws(Kind::unsupported, "mean",
+                     [&] { kernels::reduce(test::context(), m.view(), i.view(), {}, ReduceOp::mean); }));
+  EXPECT_TRUE(throws(Kind::argument, "out is f32",
+                     [&] { kernels::reduce(test::context(), f.view(), i.view(), {}, ReduceOp::sum); }));
+  EXPECT_TRUE(throws(Kind::argument, "out is i64",
+                     [&] { kernels::reduce(test::context(), m.view(), h.view(), {}, ReduceOp::sum); }));
 }
 
 TEST(Reduce, NaNAndNothing) {
@@ -141,35 +180,35 @@ TEST(Reduce, NaNAndNothing) {
   }());
   const Tensor y = test::fresh({2}, DType::f32);
   for (const auto op : {ReduceOp::max, ReduceOp::min, ReduceOp::sum}) {
-    kernels::reduce({}, y.view(), x.view(), {1}, op);
+    kernels::reduce(test::context(), y.view(), x.view(), {1}, op);
     EXPECT_TRUE(test::equal(y, {op == ReduceOp::sum ? 20.0 : 1.0, nan}));
   }
-  const Tensor none = empty({2, 0}), z = test::fresh({2}, DType::f32);
-  kernels::reduce({}, z.view(), none.view(), {1}, ReduceOp::sum);
+  const Tensor none = test::make({2, 0}), z = test::fresh({2}, DType::f32);
+  kernels::reduce(test::context(), z.view(), none.view(), {1}, ReduceOp::sum);
   EXPECT_TRUE(test::equal(z, {0, 0}));
-  kernels::reduce({}, z.view(), none.view(), {1}, ReduceOp::mean);
+  kernels::reduce(test::context(), z.view(), none.view(), {1}, ReduceOp::mean);
   EXPECT_TRUE(test::equal(z, {nan, nan}));
   EXPECT_TRUE(throws(Kind::argument, "nothing to take",
-                     [&] { kernels::reduce({}, z.view(), none.view(), {1}, ReduceOp::max); }));
-  kernels::reduce({}, empty({0}).view(), none.view(), {0}, ReduceOp::max);  // no output either
+                     [&] { kernels::reduce(test::context(), z.view(), none.view(), {1}, ReduceOp::max); }));
+  kernels::reduce(test::context(), test::make({0}).view(), none.view(), {0}, ReduceOp::max);  // no output either
 }
 
 TEST(Reduce, BadArguments) {
-  const Tensor x = empty({2, 3}), y = empty({2});
+  const Tensor x = test::make({2, 3}), y = test::make({2});
   EXPECT_TRUE(throws(Kind::argument, "twice", [&] {
-    kernels::reduce({}, y.view(), x.view(), {1, -1}, ReduceOp::sum);
+    kernels::reduce(test::context(), y.view(), x.view(), {1, -1}, ReduceOp::sum);
   }));
-  EXPECT_TRUE(
-      throws(Kind::argument, "dimension 2", [&] { kernels::reduce({}, y.view(), x.view(), {2}, ReduceOp::sum); }));
-  EXPECT_TRUE(
-      throws(Kind::argument, "wanted [3]", [&] { kernels::reduce({}, y.view(), x.view(), {0}, ReduceOp::sum); }));
+  EXPECT_TRUE(throws(Kind::argument, "dimension 2",
+                     [&] { kernels::reduce(test::context(), y.view(), x.view(), {2}, ReduceOp::sum); }));
+  EXPECT_TRUE(throws(Kind::argument, "wanted [3]",
+                     [&] { kernels::reduce(test::context(), y.view(), x.view(), {0}, ReduceOp::sum); }));
 }
 
 TEST(SumTo, ReversesBroadcasting) {
   for (const auto dtype : {DType::f64, DType::f32, DType::bf16})
     for (const Dims& small : {Dims{4}, Dims{3, 1}, Dims{2, 1, 4}, Dims{1}, Dims{}, Dims{2, 3, 4}, Dims{1, 3, 1}}) {
       const Tensor x = test::uniform({2, 3, 4}, dtype, test::device(), 5), y = test::fresh(small, dtype);
-      kernels::sum_to({}, y.view(), x.view());
+      kernels::sum_to(test::context(), y.view(), x.view());
       Dims padded = Dims::filled(3 - small.size(), 1);
       for (const auto s : small) padded.push_back(s);
       std::vector<int> dims;
@@ -178,42 +217,66 @@ TEST(SumTo, ReversesBroadcasting) {
       EXPECT_TRUE(test::close(y, expected(x, dims, ReduceOp::sum), test::sum_tolerance(dtype, 24))) << small;
     }
   EXPECT_TRUE(throws(Kind::argument, "does not broadcast", [] {
-    kernels::sum_to({}, empty({3}).view(), empty({2, 4}).view());
+    kernels::sum_to(test::context(), test::make({3}).view(), test::make({2, 4}).view());
   }));
-  EXPECT_TRUE(throws(Kind::unsupported, "sum_to",
-                     [] { kernels::sum_to({}, empty({1}, DType::i64).view(), empty({4}, DType::i64).view()); }));
+  EXPECT_TRUE(throws(Kind::unsupported, "sum_to", [] {
+    kernels::sum_to(test::context(), test::make({1}, DType::i64).view(), test::make({4}, DType::i64).view());
+  }));
   const Tensor zero = test::fresh({3}, DType::f32);
-  kernels::sum_to({}, zero.view(), empty({0, 3}).view());
+  kernels::sum_to(test::context(), zero.view(), test::make({0, 3}).view());
   EXPECT_TRUE(test::equal(zero, {0, 0, 0}));
 }
 
 TEST(ArgMax, FirstAmongEqualsAndNaN) {
   const Tensor x = test::from_list({3, 4}, DType::f32, {1, 5, 5, 2, 4, NAN, 9, NAN, -3, -3, -3, -3}),
-               out = empty({3}, DType::i64);
-  kernels::argmax({}, out.view(), x.view(), 1);
+               out = test::make({3}, DType::i64);
+  kernels::argmax(test::context(), out.view(), x.view(), 1);
   EXPECT_TRUE(test::equal(out, {1, 1, 0}));
-  const Tensor columns = empty({1, 4}, DType::i64);
-  kernels::argmax({}, columns.view(), views::narrow(x, 0, 0, 1).view(), 0);
+  const Tensor columns = test::make({1, 4}, DType::i64);
+  kernels::argmax(test::context(), columns.view(), views::narrow(x, 0, 0, 1).view(), 0);
   EXPECT_TRUE(test::equal(columns, {0, 0, 0, 0}));
-  kernels::argmax({}, columns.view(), test::spread_out(x).view(), -2);
+  kernels::argmax(test::context(), columns.view(), test::spread_out(x).view(), -2);
   EXPECT_TRUE(test::equal(columns, {1, 1, 1, 1}));
-  EXPECT_TRUE(throws(Kind::argument, "empty", [&] { kernels::argmax({}, out.view(), empty({3, 0}).view(), 1); }));
-  EXPECT_TRUE(throws(Kind::argument, "out is f32", [&] { kernels::argmax({}, empty({3}).view(), x.view(), 1); }));
-  EXPECT_TRUE(throws(Kind::argument, "dimension 2", [&] { kernels::argmax({}, out.view(), x.view(), 2); }));
+  EXPECT_TRUE(throws(Kind::argument, "empty", [&] {
+    kernels::argmax(test::context(), out.view(), test::make({3, 0}).view(), 1);
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "out is f32",
+                     [&] { kernels::argmax(test::context(), test::make({3}).view(), x.view(), 1); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "dimension 2", [&] { kernels::argmax(test::context(), out.view(), x.view(), 2); }));
+}
+
+TEST(ArgMax, LongLinesBothWays) {
+  for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8})
+    for (const auto& [sizes, dim] :
+         {std::pair<Dims, int>{{3, 3000}, 1}, {{5, 700}, 1}, {{37, 4099}, 0}, {{9, 4, 3}, 1}}) {
+      const Tensor x = test::from_function(sizes, dtype, test::device(),
+                                           [](std::int64_t i) { return static_cast<double>(i * 7919 % 251); });
+      Dims kept = sizes;
+      kept[dim] = 1;
+      const Tensor out = test::make(kept, DType::i64), best = test::make(kept, DType::i64);
+      kernels::argmax(test::context(), out.view(), x.view(), dim);
+      std::vector<double> want;
+      for (const auto& g : groups(x, {dim}))
+        want.push_back(static_cast<double>(std::max_element(g.begin(), g.end()) - g.begin()));
+      EXPECT_TRUE(test::equal(out, want)) << dtype << sizes;
+      kernels::topk(test::context(), {}, best.view(), x.view(), 1, dim);
+      EXPECT_TRUE(test::equal(best, want)) << dtype << sizes;
+    }
 }
 
 TEST(TopK, SortsByValueThenIndex) {
-  const Tensor x = test::from_list({2, 5}, DType::f64, {3, 9, 9, NAN, 1, 0, 0, 0, 0, 0}), v = empty({2, 3}, DType::f64),
-               i = empty({2, 3}, DType::i64);
-  kernels::topk({}, v.view(), i.view(), x.view(), 3, 1);
+  const Tensor x = test::from_list({2, 5}, DType::f64, {3, 9, 9, NAN, 1, 0, 0, 0, 0, 0}),
+               v = test::make({2, 3}, DType::f64), i = test::make({2, 3}, DType::i64);
+  kernels::topk(test::context(), v.view(), i.view(), x.view(), 3, 1);
   EXPECT_TRUE(test::equal(v, {std::nan(""), 9, 9, 0, 0, 0}));
   EXPECT_TRUE(test::equal(i, {3, 1, 2, 0, 1, 2}));
-  const Tensor column = empty({1, 5}, DType::i64);
-  kernels::topk({}, {}, column.view(), test::spread_out(x).view(), 1, 0);
+  const Tensor column = test::make({1, 5}, DType::i64);
+  kernels::topk(test::context(), {}, column.view(), test::spread_out(x).view(), 1, 0);
   EXPECT_TRUE(test::equal(column, {0, 0, 0, 0, 0}));
-  kernels::topk({}, empty({2, 0}, DType::f64).view(), {}, x.view(), 0, 1);
-  const Tensor random = test::uniform({7, 33}, DType::f32, test::device(), 9), best = empty({7, 33}, DType::f32);
-  kernels::topk({}, best.view(), {}, random.view(), 33, 1);
+  kernels::topk(test::context(), test::make({2, 0}, DType::f64).view(), {}, x.view(), 0, 1);
+  const Tensor random = test::uniform({7, 33}, DType::f32, test::device(), 9), best = test::make({7, 33}, DType::f32);
+  kernels::topk(test::context(), best.view(), {}, random.view(), 33, 1);
   const auto values = test::to_f64(random), sorted = test::to_f64(best);
   for (std::size_t r = 0; r < 7; ++r) {
     std::vector<double> want(values.begin() + static_cast<std::ptrdiff_t>(r * 33),
@@ -223,10 +286,11 @@ TEST(TopK, SortsByValueThenIndex) {
                                   sorted.begin() + static_cast<std::ptrdiff_t>(r * 33 + 33)),
               want);
   }
-  EXPECT_TRUE(throws(Kind::argument, "k is 6", [&] { kernels::topk({}, {}, i.view(), x.view(), 6, 1); }));
-  EXPECT_TRUE(throws(Kind::argument, "k is -1", [&] { kernels::topk({}, {}, i.view(), x.view(), -1, 1); }));
+  EXPECT_TRUE(throws(Kind::argument, "k is 6", [&] { kernels::topk(test::context(), {}, i.view(), x.view(), 6, 1); }));
+  EXPECT_TRUE(
+      throws(Kind::argument, "k is -1", [&] { kernels::topk(test::context(), {}, i.view(), x.view(), -1, 1); }));
   EXPECT_TRUE(throws(Kind::argument, "values is f32", [&] {
-    kernels::topk({}, empty({2, 3}).view(), {}, x.view(), 3, 1);
+    kernels::topk(test::context(), test::make({2, 3}).view(), {}, x.view(), 3, 1);
   }));
 }
 

@@ -178,7 +178,8 @@ struct Columns {
   std::int64_t out_stride;  // of the outputs in a pack
   std::int64_t tiles;       // of `width` packs
   int width;                // a power of two up to 32
-  std::int64_t part;        // terms
+  bool aligned;
+  std::int64_t part;  // terms
 };
 
 template <int V, class R, class C, class N>
@@ -198,13 +199,12 @@ __global__ void __launch_bounds__(kReduceThreads)
     for (; i + 3 * rows < end; i += 4 * rows) {
       Pack<N, V> terms[4];
 #pragma unroll
-      for (int u = 0; u < 4; ++u)
-        terms[u] = *reinterpret_cast<const Pack<N, V>*>(base + s.reduced.at(i + u * rows).v[0]);
+      for (int u = 0; u < 4; ++u) terms[u] = read_row<V>(base + s.reduced.at(i + u * rows).v[0], s.aligned);
 #pragma unroll
       for (int u = 0; u < 4; ++u) acc.take(terms[u]);
       acc.count_terms(4);
     }
-    for (; i < end; i += rows) acc.take(*reinterpret_cast<const Pack<N, V>*>(base + s.reduced.at(i).v[0]));
+    for (; i < end; i += rows) acc.take(read_row<V>(base + s.reduced.at(i).v[0], s.aligned));
   }
   acc.flush();
 #pragma unroll
@@ -269,10 +269,13 @@ void reduce_typed(const Context& ctx, const View& out, const N* x, const Index<2
   const bool across =
       kept.size[0] > 1 && reduced.numel > 1 && std::abs(kept.stride[0][0]) < std::abs(reduced.stride[0][0]);
   if (across) {
-    bool vector = kept.stride[0][0] == 1 && kept.size[0] % V == 0 && aligned_to(x, sizeof(N) * V);
-    for (int d = 1; d < kept.rank; ++d) vector = vector && kept.stride[0][d] % V == 0;
-    for (int d = 0; d < reduced.rank; ++d) vector = vector && reduced.stride[0][d] % V == 0;
-    Columns s{vector ? packed(kept, V) : kept, reduced, kept.stride[1][0], 0, 0, 0};
+    const bool vector = kept.stride[0][0] == 1 && kept.size[0] % V == 0;
+    Columns s{vector ? packed(kept, V) : kept, reduced, kept.stride[1][0], 0, 0, true, 0};
+    if (vector) {
+      s.aligned = aligned_to(x, sizeof(N) * V);
+      for (int d = 1; d < kept.rank; ++d) s.aligned = s.aligned && kept.stride[0][d] % V == 0;
+      for (int d = 0; d < reduced.rank; ++d) s.aligned = s.aligned && reduced.stride[0][d] % V == 0;
+    }
     s.width = power_of_two_from(s.kept.numel, 32);
     s.tiles = ceil_div(s.kept.numel, s.width);
     cut(parts_of(reduced.numel, 16 * (kReduceThreads / s.width), s.tiles));

@@ -6,7 +6,8 @@
 #include "apex/core/view.hpp"
 
 // Reductions run in a fixed order that depends on sizes and strides only: the same bits for every thread count.
-// Sums are formed in accum_t of the input in 16 lanes (core/simd.hpp), f32 sums of more than 4096 terms in blocks.
+// Sums are formed in accum_t of the input in 16 lanes (core/simd.hpp), f32 sums of more than 4096 terms in blocks; on
+// CUDA by groups of threads, f32 sums of more than 512 terms of a thread in blocks. Blocks are added in f64.
 
 namespace apex::kernels {
 
