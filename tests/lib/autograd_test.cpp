@@ -29,8 +29,8 @@ TEST(Autograd, LeavesAndResults) {
   EXPECT_FALSE(grad(x).defined());
   expect_error(Kind::state, "use detach()", [&] { set_requires_grad(y, false); });
   expect_error(Kind::state, "not a leaf", [&] { set_grad(y, wave({3})); });
-  expect_error(Kind::argument, "i64", [] { set_requires_grad(empty({2}, DType::i64)); });
-  EXPECT_NO_THROW(set_requires_grad(empty({2}, DType::i64), false));
+  expect_error(Kind::argument, "i64", [] { set_requires_grad(test::empty({2}, DType::i64)); });
+  EXPECT_NO_THROW(set_requires_grad(test::empty({2}, DType::i64), false));
 }
 
 TEST(Autograd, SetGradChecksWhatItGets) {
@@ -39,7 +39,7 @@ TEST(Autograd, SetGradChecksWhatItGets) {
   set_grad(x, g);
   EXPECT_TRUE(grad(x).is_same(g));
   expect_error(Kind::argument, "[3, 2]", [&] { set_grad(x, wave({3, 2})); });
-  expect_error(Kind::argument, "i64", [&] { set_grad(x, empty({2, 3}, DType::i64)); });
+  expect_error(Kind::argument, "i64", [&] { set_grad(x, test::empty({2, 3}, DType::i64)); });
   set_grad(x, {});
   EXPECT_FALSE(grad(x).defined());
 }
@@ -348,7 +348,7 @@ TEST(Autograd, FirstContributionIsMovedIntoPlace) {
 
 TEST(Autograd, ExistingGradientIsAddedToInPlace) {
   const Tensor x = leaf(wave({4}));
-  const Tensor g = zeros({4}, DType::f64);
+  const Tensor g = test::zeros({4}, DType::f64);
   set_grad(x, g);
   backward(F::sum(x));
   EXPECT_TRUE(grad(x).is_same(g));
@@ -386,7 +386,7 @@ TEST(Autograd, NeedsMaskAndSeveralOutputs) {
   std::vector<bool> needs;
   std::vector<bool> got;
   const auto outputs =
-      record({wave({2}, 3), wave({2}, 4), empty({2}, DType::i64)},
+      record({wave({2}, 3), wave({2}, 4), test::empty({2}, DType::i64)},
              {.name = "many", .inputs = {c, x, Tensor()}, .backward = [&](BackwardCall& call) -> Gradients {
                 for (const bool n : call.needs) needs.push_back(n);
                 for (const Tensor& g : call.grads) got.push_back(g.defined());
@@ -496,10 +496,10 @@ TEST(Autograd, BackwardOnAnotherThread) {
 }
 
 TEST(TensorOps, CopyTakesASourceThatSharesMemory) {
-  const Tensor x = from_values<double>({2, 2}, {1., 2., 3., 4.});
+  const Tensor x = test::from_values<double>({2, 2}, {1., 2., 3., 4.});
   copy_(x, views::expand(views::narrow(x, 0, 0, 1), {2, 2}));
   EXPECT_EQ(test::values(x), (std::vector<double>{1, 2, 1, 2}));
-  const Tensor z = from_values<double>({2, 2}, {1., 2., 3., 4.});
+  const Tensor z = test::from_values<double>({2, 2}, {1., 2., 3., 4.});
   copy_(z, views::transpose(z, 0, 1));
   EXPECT_EQ(test::values(z), (std::vector<double>{1, 3, 2, 4}));
   copy_(z, z);

@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
+#include "apex/fp16_utils.hpp"
 #include "apex/nn/layers.hpp"
 #include "apex/tensor_ops.hpp"
 #include "lib/support.hpp"
@@ -20,12 +21,13 @@ class Pair : public Module {
     bn = std::make_shared<BatchNorm2d>(2);
     register_module("first", first);
     register_module("bn", bn);
-    scale = register_parameter("scale", ones({1}));
-    register_buffer("seen", zeros({}, DType::i64));
+    scale = register_parameter("scale", test::ones({1}));
+    register_buffer("seen", test::zeros({}, DType::i64));
+    to(test::device());
   }
   Tensor forward(const Tensor& x) override { return mul(bn->forward(first->forward(x)), scale); }
   std::string_view kind() const override { return "Pair"; }
-  void misuse(const std::string& name) { register_parameter(name, ones({1})); }
+  void misuse(const std::string& name) { register_parameter(name, test::ones({1})); }
 
   std::shared_ptr<Module> first;
   std::shared_ptr<BatchNorm2d> bn;
@@ -76,7 +78,7 @@ TEST(Module, NamesAreChecked) {
   Sequential s;
   expect_error(Kind::argument, "null", [&] { s.push_back(nullptr); });
   Module plain;
-  expect_error(Kind::unsupported, "Module has no forward", [&] { plain(ones({1})); });
+  expect_error(Kind::unsupported, "Module has no forward", [&] { plain(test::ones({1})); });
 }
 
 TEST(Module, ReplaceChildMovesTheParentsPointer) {
@@ -123,8 +125,8 @@ TEST(Module, LoadStateDictConvertsAndRefuses) {
 
   StateDict other = m.state_dict();
   other.erase(other.begin() + 2);
-  other.push_back({"extra", ones({1}), StateKind::parameter});
-  other[0].tensor = full({1}, 9.0);
+  other.push_back({"extra", test::ones({1}), StateKind::parameter});
+  other[0].tensor = test::full({1}, 9.0);
   expect_error(Kind::data, "missing first.weight", [&] { m.load_state_dict(other); });
   expect_error(Kind::data, "unexpected extra", [&] { m.load_state_dict(other); });
   expect_values(m.scale, {0.5}, 0);  // nothing was written
@@ -132,13 +134,14 @@ TEST(Module, LoadStateDictConvertsAndRefuses) {
   EXPECT_EQ(report.missing, (std::vector<std::string>{"first.weight"}));
   EXPECT_EQ(report.unexpected, (std::vector<std::string>{"extra"}));
   expect_values(m.scale, {9}, 0);
-  other[0].tensor = ones({2});
+  other[0].tensor = test::ones({2});
   expect_error(Kind::data, "'scale' is [2], the model has [1]", [&] { m.load_state_dict(other, {.strict = false}); });
 }
 
 TEST(Module, ToKeepsIdentityAndConvertsGradients) {
   Sequential m(std::make_shared<Conv2d>(Conv2d::Options{.in_channels = 3, .out_channels = 2, .kernel = {3, 3}}),
                std::make_shared<BatchNorm2d>(2));
+  m.to(test::device());
   const auto before = m.parameters();
   const auto weight = values(before[0]);
   set_grad(before[0], wave({2, 3, 3, 3}, 1, 1, 0, DType::f32));
@@ -155,11 +158,62 @@ TEST(Module, ToKeepsIdentityAndConvertsGradients) {
   EXPECT_EQ(grad(before[0]).strides(), before[0].strides());
   EXPECT_EQ(m.buffers()[0].dtype(), DType::f64);
   EXPECT_EQ(m.buffers()[2].dtype(), DType::i64);  // whole numbers stay
-  m.to(kCpu, DType::f32, MemoryFormat::contiguous);
+  m.to(test::device(), DType::f32, MemoryFormat::contiguous);
   EXPECT_TRUE(before[0].is_contiguous());
   EXPECT_EQ(values(before[0]), weight);
   expect_error(Kind::argument, "i64", [&] { m.to(DType::i64); });
   if (!has_cuda) expect_error(Kind::unsupported, "cuda:0", [&] { m.to(Device{DeviceKind::cuda, 0}); });
+}
+
+TEST(Module, MovesAllOfItselfAndBack) {
+  Pair m;
+  m(wave({4, 3}, 0, 1, 0, DType::f32));
+  const auto before = m.state_dict();
+  std::vector<std::vector<double>> kept;
+  for (const auto& e : before) kept.push_back(values(e.tensor));
+  set_grad(m.scale, test::full({1}, 3.0));
+  for (const Device device : {kCpu, test::device()}) {
+    m.to(device);
+    const auto now = m.state_dict();
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      EXPECT_TRUE(now[i].tensor.is_same(before[i].tensor));
+      EXPECT_EQ(now[i].tensor.device(), device) << now[i].name;
+      EXPECT_EQ(values(now[i].tensor), kept[i]) << now[i].name;
+    }
+    EXPECT_EQ(grad(m.scale).device(), device);
+    expect_values(grad(m.scale), {3}, 0);
+  }
+}
+
+TEST(Fp16Utils, ConvertNetworkKeepsBatchNorms) {
+  for (const DType half : {DType::f16, DType::bf16}) {
+    const auto shared = std::make_shared<Linear>(3, 3);
+    Sequential m(shared, std::make_shared<BatchNorm2d>(3),
+                 std::make_shared<BatchNorm2d>(3, BatchNorm2d::Options{.affine = false}), shared,
+                 std::make_shared<Pair>());
+    m.to(test::device());
+    const auto before = m.parameters();
+    set_grad(before[0], test::ones({3, 3}));
+    fp16_utils::convert_network(m, half);
+    const auto now = m.parameters();
+    for (std::size_t i = 0; i < now.size(); ++i) EXPECT_TRUE(now[i].is_same(before[i])) << i;
+    EXPECT_EQ(grad(before[0]).dtype(), half);
+    for (const auto& e : m.state_dict()) {
+      const bool whole = e.name.ends_with("num_batches_tracked") || e.name.ends_with("seen");
+      const bool norm = e.name.starts_with("1.") || e.name.starts_with("4.bn.");
+      EXPECT_EQ(e.tensor.dtype(), whole ? DType::i64 : norm ? DType::f32 : half) << e.name;
+      EXPECT_TRUE(e.kind == StateKind::buffer || requires_grad(e.tensor)) << e.name;
+    }
+    EXPECT_EQ(m(wave({4, 3}, 0, 1, 0, half)).dtype(), half);  // a batch norm takes any mix
+  }
+  Linear plain(2, 2);
+  expect_error(Kind::argument, "i64", [&] { fp16_utils::convert_network(plain, DType::i64); });
+  fp16_utils::convert_module(plain, DType::bf16);
+  EXPECT_EQ(plain.weight().dtype(), DType::bf16);
+  BatchNorm2d norm(2);
+  fp16_utils::convert_module(norm, DType::bf16);
+  EXPECT_EQ(norm.weight().dtype(), DType::bf16);
+  EXPECT_EQ(norm.num_batches_tracked().dtype(), DType::i64);
 }
 
 TEST(Module, ZeroGradAndTrainEval) {
@@ -169,7 +223,7 @@ TEST(Module, ZeroGradAndTrainEval) {
   EXPECT_FALSE(m.bn->is_training());
   m.train();
   EXPECT_TRUE(m.bn->is_training());
-  set_grad(m.scale, full({1}, 3.0));
+  set_grad(m.scale, test::full({1}, 3.0));
   const Tensor g = grad(m.scale);
   m.zero_grad(false);
   EXPECT_TRUE(grad(m.scale).is_same(g));
@@ -207,14 +261,14 @@ TEST(Layers, ConvAndLinearInitialisation) {
   EXPECT_EQ(own.offset, 2u);
   EXPECT_FALSE(Conv2d({.in_channels = 1, .out_channels = 1, .bias = false}).bias().defined());
 
-  const Tensor w = empty({64, 32, 3, 3});
+  const Tensor w = test::empty({64, 32, 3, 3});
   init::kaiming_normal_fan_out(w);
   double square = 0;
   for (const double x : values(w)) square += x * x / static_cast<double>(w.numel());
   EXPECT_NEAR(std::sqrt(square), std::sqrt(2.0 / (64 * 9)), 0.02 * std::sqrt(2.0 / (64 * 9)));
   init::kaiming_uniform(w, 0.0);
   for (const double x : values(w)) EXPECT_LE(std::abs(x), std::sqrt(6.0 / (32 * 9)) * (1 + 1e-6));
-  expect_error(Kind::argument, "no fan", [] { init::fans(empty({3})); });
+  expect_error(Kind::argument, "no fan", [] { init::fans(test::empty({3})); });
 }
 
 TEST(Layers, BadOptions) {
@@ -242,7 +296,7 @@ std::pair<double, double> moments(const Tensor& x) {
 
 TEST(BatchNorm, RunningStatistics) {
   BatchNorm2d bn(1, {.momentum = 0.25});
-  bn.to(DType::f64);
+  bn.to(test::device(), DType::f64, MemoryFormat::contiguous);
   const Tensor x = wave({7, 1}, 0, 2.0, 1.0);
   bn.forward(x);
   const auto [mean, var] = moments(x);
@@ -264,7 +318,7 @@ TEST(BatchNorm, RunningStatistics) {
 
 TEST(BatchNorm, WithoutMomentumItAverages) {
   BatchNorm2d bn(1, {.momentum = std::nullopt});
-  bn.to(DType::f64);
+  bn.to(test::device(), DType::f64, MemoryFormat::contiguous);
   double mean = 0, var = 0;
   for (int k = 0; k < 3; ++k) {
     const Tensor x = wave({5, 1}, k, 1.0 + k, k);
@@ -280,6 +334,7 @@ TEST(BatchNorm, WithoutMomentumItAverages) {
 
 TEST(BatchNorm, FrozenUsesRunningStatisticsInTraining) {
   BatchNorm2d bn(2);
+  bn.to(test::device());
   bn.set_frozen(true);
   bn.train();
   const Tensor x = wave({3, 2, 2, 2}, 0, 1, 4, DType::f32);
@@ -294,7 +349,8 @@ TEST(BatchNorm, FrozenUsesRunningStatisticsInTraining) {
 
 TEST(BatchNorm, AFailedCallDoesNotCount) {
   BatchNorm2d bn(2);
-  expect_error(Kind::argument, "batch_norm", [&] { bn.forward(ones({1, 2})); });
+  bn.to(test::device());
+  expect_error(Kind::argument, "batch_norm", [&] { bn.forward(test::ones({1, 2})); });
   expect_values(bn.num_batches_tracked(), {0}, 0);
 }
 
@@ -323,6 +379,7 @@ TEST(Layers, ForwardsReachTheirOps) {
   Sequential s(std::make_shared<Conv2d>(
                    Conv2d::Options{.in_channels = 2, .out_channels = 3, .kernel = {3, 3}, .padding = {1, 1}}),
                std::make_shared<ReLU>(), std::make_shared<Flatten>(), std::make_shared<Linear>(48, 5));
+  s.to(test::device());
   EXPECT_EQ(s(x).sizes(), (Dims{2, 5}));
   EXPECT_EQ(names(s.named_parameters()), (std::vector<std::string>{"0.weight", "0.bias", "3.weight", "3.bias"}));
 }

@@ -11,53 +11,51 @@
 
 #include "apex/autograd.hpp"
 #include "apex/core/tensor.hpp"
+#include "apex/tensor_ops.hpp"
+#include "support/tensors.hpp"
 
 namespace apex::test {
 
-/// The elements in logical row-major order, as double.
-inline std::vector<double> values(const Tensor& t) {
-  std::vector<double> out;
-  const auto n = t.numel();
-  Dims index = Dims::filled(t.dim(), 0);
-  for (std::int64_t i = 0; i < n; ++i) {
-    Tensor one = t.detach();
-    for (int d = 0; d < t.dim(); ++d) one = views::select(one, 0, index[d]);
-    out.push_back(one.item());
-    for (int d = t.dim() - 1; d >= 0; --d) {
-      if (++index[d] < t.sizes()[d]) break;
-      index[d] = 0;
-    }
-  }
-  return out;
+// Everything here is made on test::device(), and read from wherever it lies.
+
+inline Tensor empty(const Dims& sizes, DType dtype = DType::f32, MemoryFormat format = MemoryFormat::contiguous) {
+  return apex::empty(sizes, dtype, device(), format);
+}
+inline Tensor full(const Dims& sizes, double value, DType dtype = DType::f32) {
+  return apex::full(sizes, value, dtype, device());
+}
+inline Tensor ones(const Dims& sizes, DType dtype = DType::f32) { return test::full(sizes, 1.0, dtype); }
+inline Tensor zeros(const Dims& sizes, DType dtype = DType::f32) { return test::full(sizes, 0.0, dtype); }
+template <class T>
+Tensor from_values(const Dims& sizes, std::initializer_list<T> values) {
+  return on_device(apex::from_values<T>(sizes, values));
 }
 
-/// Writes element i (logical row-major order) of an f64 or f32 tensor.
+/// The elements in logical row-major order, as double.
+inline std::vector<double> values(const Tensor& t) { return to_f64(t); }
+
+/// Writes element i (logical row-major order) of a floating tensor.
 inline void set_element(const Tensor& t, std::int64_t i, double value) {
+  const Tensor host = on_host(t);
   std::int64_t offset = 0;
   for (int d = t.dim() - 1; d >= 0; --d) {
     offset += i % t.sizes()[d] * t.strides()[d];
     i /= t.sizes()[d];
   }
-  if (t.dtype() == DType::f64) {
-    t.data<double>()[offset] = value;
-  } else {
-    t.data<float>()[offset] = static_cast<float>(value);
-  }
+  visit_floating(t.dtype(), "set_element", [&]<class T>() { host.data<T>()[offset] = static_cast<T>(value); });
+  write_back(t, host);
 }
 
 /// f64 (or f32) values without ties and away from 0: b + a * sin(0.7 i + 1.3 k).
 inline Tensor wave(const Dims& sizes, int k = 0, double a = 1.0, double b = 0.0, DType dtype = DType::f64,
                    MemoryFormat format = MemoryFormat::contiguous) {
-  Tensor t = empty(sizes, dtype, kCpu, format);
-  for (std::int64_t i = 0; i < t.numel(); ++i)
-    set_element(t, i, b + a * std::sin(0.7 * static_cast<double>(i) + 1.3 * k + 0.1));
-  return t;
+  return from_function(
+      sizes, dtype, device(),
+      [=](std::int64_t i) { return b + a * std::sin(0.7 * static_cast<double>(i) + 1.3 * k + 0.1); }, format);
 }
 
 inline Tensor vector_of(const std::vector<double>& v, DType dtype = DType::f32) {
-  Tensor t = empty({static_cast<std::int64_t>(v.size())}, dtype);
-  for (std::size_t i = 0; i < v.size(); ++i) set_element(t, static_cast<std::int64_t>(i), v[i]);
-  return t;
+  return from_list({static_cast<std::int64_t>(v.size())}, dtype, v);
 }
 
 inline Tensor leaf(const Tensor& t) { return set_requires_grad(t); }
@@ -96,8 +94,8 @@ inline double weighted(const Function& f, const std::vector<Tensor>& inputs) {
 inline void check_gradient(const Function& f, const std::vector<Tensor>& inputs, double tolerance = 2e-7) {
   for (const auto& t : inputs) leaf(t);
   const Tensor y = f(inputs);
-  Tensor dy = empty(y.sizes(), y.dtype());
-  for (std::int64_t i = 0; i < dy.numel(); ++i) set_element(dy, i, std::cos(0.9 * static_cast<double>(i) + 0.3));
+  const Tensor dy = from_function(y.sizes(), y.dtype(), y.device(),
+                                  [](std::int64_t i) { return std::cos(0.9 * static_cast<double>(i) + 0.3); });
   backward(y, dy);
   constexpr double kStep = 1e-5;
   for (std::size_t k = 0; k < inputs.size(); ++k) {
