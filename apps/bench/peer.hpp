@@ -3,38 +3,26 @@
 #pragma once
 
 #include <sys/types.h>
+
 #include <cstdio>
 #include <string>
 #include <vector>
 
 namespace bench {
 
-/// A step to be timed.
-struct StepCase {
-  std::string arch = "resnet20";
-  int image = 28;
-  int channels = 1;
-  int classes = 10;
-  int batch = 128;
-  int threads = 2;
-};
-
-struct Timing {
-  std::vector<double> ms;
-  long peak_kib = 0;  ///< resident set at its highest, whole process
-};
-
-/// The same step in PyTorch, in a process of its own that stays up, so that both sides can be timed in turn.
-class TorchPeer {
+/// A Python process with PyTorch that stays up, so that both sides can be timed in turn: it greets with a line and then
+/// answers each line it is sent with one of its own.
+class TorchProcess {
  public:
-  /// @throws Kind::data when `python` cannot import torch
-  TorchPeer(const std::string& python, const StepCase& step);
-  TorchPeer(const TorchPeer&) = delete;
-  TorchPeer& operator=(const TorchPeer&) = delete;
-  ~TorchPeer();
+  /// Runs `script` (source text) by `python`. @throws Kind::data when it ends before it has greeted
+  TorchProcess(const std::string& python, const char* script, const std::vector<std::string>& arguments);
+  TorchProcess(const TorchProcess&) = delete;
+  TorchProcess& operator=(const TorchProcess&) = delete;
+  ~TorchProcess();
 
-  Timing run(int steps);
-  const std::string& version() const noexcept { return version_; }
+  const std::string& greeting() const noexcept { return greeting_; }
+  /// @throws Kind::data when the process has ended
+  std::string ask(const std::string& line);
 
  private:
   std::string read_line();
@@ -42,7 +30,7 @@ class TorchPeer {
   pid_t child_ = -1;
   std::FILE* to_ = nullptr;
   std::FILE* from_ = nullptr;
-  std::string version_;
+  std::string greeting_;
 };
 
 }  // namespace bench

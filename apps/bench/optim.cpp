@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+// The optimizer step over the tensors of ResNet-50 and of BERT-large.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "apex/core/error.hpp"
+#include "apex/kernels/copy.hpp"
+#include "apex/kernels/multi_tensor.hpp"
+#include "apex/kernels/random.hpp"
+#include "apex/models/resnet.hpp"
+#include "apex/tensor_ops.hpp"
+#include "ops.hpp"
+
+namespace bench {
+namespace {
+
+using apex::ConstView;
+using apex::DType;
+using apex::Tensor;
+using apex::View;
+namespace kernels = apex::kernels;
+
+constexpr double kLr = 0.1, kMomentum = 0.9, kDecay = 1e-4;
+
+struct Sizes {
+  std::string name;
+  std::vector<std::int64_t> counts;
+  std::int64_t total() const { return std::accumulate(counts.begin(), counts.end(), std::int64_t{0}); }
+};
+
+Sizes resnet50() {
+  Sizes s{"resnet50", {}};
+  for (const Tensor& p : apex::models::resnet50({})->parameters()) s.counts.push_back(p.numel());
+  return s;
+}
+
+/// BERT-large's encoder with its embeddings (Devlin et al. 2018): 334 million numbers.
+Sizes bert_large() {
+  constexpr std::int64_t width = 1024, inner = 4096, words = 30522, positions = 512;
+  Sizes s{"bert-large", {words * width, positions * width, 2 * width, width, width}};
+  for (int layer = 0; layer < 24; ++layer) {
+    for (int i = 0; i < 4; ++i) s.counts.insert(s.counts.end(), {width * width, width});  // query, key, value, output
+    s.counts.insert(s.counts.end(), {width, width, inner * width, inner, width * inner, width, width, width});
+  }
+  return s;
+}
+
+std::vector<Tensor> tensors(const Sizes& sizes, DType dtype, apex::Device device) {
+  std::vector<Tensor> out;
+  for (const std::int64_t n : sizes.counts) out.push_back(apex::empty({n}, dtype, device));
+  return out;
+}
+void refill(const std::vector<Tensor>& list, std::uint64_t seed) {
+  for (std::size_t i = 0; i < list.size(); ++i)
+    kernels::uniform(list[i].context(), list[i].view(), -1, 1, {.seed = seed, .offset = i});
+}
+template <class V>
+std::vector<V> views_of(const std::vector<Tensor>& list) {
+  std::vector<V> out;
+  for (const Tensor& t : list) out.push_back(V(t.view()));
+  return out;
+}
+double one(const Tensor& t, std::int64_t i) { return values_of(apex::views::narrow(t, 0, i, 1))[0]; }
+
+/// First, middle and last element of every eleventh tensor.
+template <class F>
+void sample(const std::vector<Tensor>& list, F&& f) {
+  for (std::size_t t = 0; t < list.size(); t += 11)
+    for (const std::int64_t i : {std::int64_t{0}, list[t].numel() / 2, list[t].numel() - 1}) f(t, i);
+}
+
+void sgd_row(Suite& suite, const Sizes& sizes, DType grads_dtype) {
+  const bool masters = grads_dtype != DType::f32;
+  const std::string title = apex::concat("SGD momentum ", sizes.name, masters ? " f32 masters, " : " ", grads_dtype,
+                                         ", ", sizes.counts.size(), " tensors");
+  const std::string peer = masters ? "" : apex::concat("sgd ", sizes.name);
+  suite.row(title, peer, [&] {
+    const auto params = tensors(sizes, DType::f32, suite.device()),
+               momenta = tensors(sizes, DType::f32, suite.device());
+    const auto grads = tensors(sizes, grads_dtype, suite.device());
+    const auto copies = masters ? tensors(sizes, grads_dtype, suite.device()) : std::vector<Tensor>{};
+    refill(params, 60), refill(momenta, 61), refill(grads, 62);
+    const auto run = [=, p = views_of<View>(params), m = views_of<View>(momenta), c = views_of<View>(copies),
+                      g = views_of<ConstView>(grads), first = std::vector<std::uint8_t>(params.size(), 0)] {
+      kernels::multi_tensor_sgd(params.front().context(), {}, p, m, c, g, first,
+                                {.lr = kLr, .momentum = kMomentum, .weight_decay = kDecay});
+    };
+    return Work{Unit::bytes, 20.0 * static_cast<double>(sizes.total()), run, [=](Check& check) {
+                  refill(params, 63), refill(momenta, 64);
+                  std::vector<double> want_p, want_m;
+                  sample(params, [&](std::size_t t, std::int64_t i) {
+                    const double p = one(params[t], i);
+                    const double m = kMomentum * one(momenta[t], i) + one(grads[t], i) + kDecay * p;
+                    want_m.push_back(m);
+                    want_p.push_back(p - kLr * m);
+                  });
+                  run();
+                  std::size_t k = 0;
+                  sample(params, [&](std::size_t t, std::int64_t i) {
+                    check.near("param", i, one(params[t], i), want_p[k], 1e-6, 1e-6);
+                    check.near("momentum", i, one(momenta[t], i), want_m[k], 1e-6, 1e-6);
+                    if (masters) check.near("copy", i, one(copies[t], i), want_p[k], rounding_of(grads_dtype), 1e-6);
+                    ++k;
+                  });
+                }};
+  });
+}
+
+void norm_row(Suite& suite, const Sizes& sizes) {
+  suite.row(apex::concat("L2 norm ", sizes.name, " f32, ", sizes.counts.size(), " tensors"),
+            apex::concat("l2norm ", sizes.name), [&] {
+              const auto grads = tensors(sizes, DType::f32, suite.device());
+              refill(grads, 65);
+              const Tensor norm = apex::empty({1}, DType::f32, suite.device());
+              const Tensor flag = apex::zeros({1}, DType::i32, suite.device());
+              return Work{Unit::bytes, 4.0 * static_cast<double>(sizes.total()),
+                          [=, g = views_of<ConstView>(grads)] {
+                            kernels::multi_tensor_l2norm(norm.context(), flag.view(), norm.view(), {}, g);
+                          },
+                          [=](Check& check) {
+                            double sum = 0;
+                            for (const Tensor& g : grads)
+                              for (const double v : values_of(g)) sum += v * v;
+                            check.near("norm", 0, one(norm, 0), std::sqrt(sum), 1e-5, 0);
+                          }};
+            });
+}
+
+void flatten_row(Suite& suite, const Sizes& sizes) {
+  suite.row(apex::concat("flatten ", sizes.name, " f32, ", sizes.counts.size(), " tensors"), "", [&] {
+    const auto grads = tensors(sizes, DType::f32, suite.device());
+    refill(grads, 66);
+    const Tensor flat = apex::empty({sizes.total()}, DType::f32, suite.device());
+    return Work{Unit::bytes, 8.0 * static_cast<double>(sizes.total()),
+                [=, g = views_of<ConstView>(grads)] { kernels::flatten(flat.context(), flat.view(), g, 0.5); },
+                [=](Check& check) {
+                  std::int64_t start = 0;
+                  std::size_t t = 0;
+                  for (const Tensor& g : grads) {
+                    if (t++ % 11 == 0)
+                      for (const std::int64_t i : {std::int64_t{0}, g.numel() - 1})
+                        check.near("flat", start + i, one(flat, start + i), 0.5 * one(g, i), 0, 0);
+                    start += g.numel();
+                  }
+                }};
+  });
+}
+
+}  // namespace
+
+void optimizer_rows(Suite& suite) {
+  std::vector<Sizes> models{resnet50()};
+  if (suite.on_cuda()) models.push_back(bert_large());
+  for (const Sizes& model : models) {
+    sgd_row(suite, model, DType::f32);
+    if (suite.on_cuda()) sgd_row(suite, model, DType::f16);
+    norm_row(suite, model);
+    flatten_row(suite, model);
+  }
+}
+
+}  // namespace bench

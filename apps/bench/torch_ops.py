@@ -1,0 +1,243 @@
+# SPDX-FileCopyrightText: the apex authors
+# SPDX-License-Identifier: BSD-3-Clause
+# PyTorch's side of `apex_bench ops` and `optim`: reads a request a line, answers "ms X" or "none REASON".
+# The same shapes, warm-up, cold caches and medians as our side.
+import gc, statistics, sys, time
+import torch
+import torch.nn.functional as F
+
+device, runs = torch.device(sys.argv[1]), int(sys.argv[2])
+cuda = device.type == "cuda"
+torch.backends.cudnn.benchmark = True
+if cuda:
+    torch.cuda.set_device(device)
+    l2 = torch.cuda.get_device_properties(device).L2_cache_size
+    buffer = torch.empty(max(256 << 20, 2 * l2), dtype=torch.uint8, device=device)
+else:
+    buffer = torch.empty(64 << 20, dtype=torch.uint8)
+DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def measure(run):
+    for _ in range(3):
+        run()
+    if not cuda:
+        times = []
+        for _ in range(runs):
+            buffer.fill_(1)
+            start = time.perf_counter()
+            run()
+            times.append(1e3 * (time.perf_counter() - start))
+        return statistics.median(times)
+    begin = [torch.cuda.Event(enable_timing=True) for _ in range(runs)]
+    end = [torch.cuda.Event(enable_timing=True) for _ in range(runs)]
+    torch.cuda.synchronize()
+    for a, b in zip(begin, end):
+        buffer.fill_(1)
+        a.record()
+        run()
+        b.record()
+    torch.cuda.synchronize()
+    return statistics.median(a.elapsed_time(b) for a, b in zip(begin, end))
+
+
+def rand(*sizes, dtype=torch.float32, last=False):
+    t = torch.rand(*sizes, device=device, dtype=torch.float32).mul_(2).sub_(1).to(dtype)
+    return t.contiguous(memory_format=torch.channels_last) if last else t
+
+
+def copy(nbytes):
+    a = torch.rand(int(nbytes) // 4, device=device)
+    b = torch.empty_like(a)
+    return lambda: b.copy_(a)
+
+
+def cast(n, source, target):
+    a = rand(int(n), dtype=DTYPES[source])
+    b = torch.empty(int(n), dtype=DTYPES[target], device=device)
+    return lambda: b.copy_(a)
+
+
+def channels_last(n, c, h, w, dtype):
+    a = rand(int(n), int(c), int(h), int(w), dtype=DTYPES[dtype])
+    b = torch.empty_like(a, memory_format=torch.channels_last)
+    return lambda: b.copy_(a)
+
+
+def add(n, dtype):
+    a, b = rand(int(n), dtype=DTYPES[dtype]), rand(int(n), dtype=DTYPES[dtype])
+    y = torch.empty_like(a)
+    return lambda: torch.add(a, b, out=y)
+
+
+def relu(n, dtype):
+    a = rand(int(n), dtype=DTYPES[dtype])
+    y = torch.empty_like(a)
+    return lambda: torch.clamp_min(a, 0, out=y)
+
+
+def sum_(rows, columns, dim, dtype):
+    x = rand(int(rows), int(columns), dtype=DTYPES[dtype])
+    dims = [0, 1] if dim == "all" else [int(dim)]
+    return lambda: torch.sum(x, dims, dtype=torch.float32)
+
+
+def max_pool(backward, n, c, h, w, dtype):
+    x = rand(int(n), int(c), int(h), int(w), dtype=DTYPES[dtype], last=True)
+    if not backward:
+        return lambda: torch.ops.aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1])
+    y, indices = torch.ops.aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1])
+    dy = torch.rand_like(y)
+    return lambda: torch.ops.aten.max_pool2d_with_indices_backward(
+        dy, x, [3, 3], [2, 2], [1, 1], [1, 1], False, indices)
+
+
+def image_normalize(n, c, h, w, dtype):
+    x = torch.randint(0, 256, (int(n), int(h), int(w), int(c)), dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
+    mean = torch.tensor([123.675, 116.28, 103.53], device=device).view(1, 3, 1, 1)
+    std = torch.tensor([58.395, 57.12, 57.375], device=device).view(1, 3, 1, 1)
+    return lambda: x.float().sub_(mean).div_(std).to(DTYPES[dtype])
+
+
+def batch_norm(residual, backward, n, c, h, w, dtype):
+    sizes = int(n), int(c), int(h), int(w)
+    x = rand(*sizes, dtype=DTYPES[dtype], last=True).requires_grad_(backward)
+    z = rand(*sizes, dtype=DTYPES[dtype], last=True).requires_grad_(backward) if residual else None
+    weight, bias = torch.ones(sizes[1], device=device), torch.zeros(sizes[1], device=device)
+    weight.requires_grad_(backward), bias.requires_grad_(backward)
+    mean, var = torch.zeros(sizes[1], device=device), torch.ones(sizes[1], device=device)
+
+    def forward():
+        y = F.batch_norm(x, mean, var, weight, bias, True, 0.1, 1e-5)
+        return F.relu_(y + z if residual else y)
+
+    if not backward:
+        def run():
+            with torch.no_grad():
+                forward()
+        return run
+    y = forward()
+    dy = rand(*sizes, dtype=DTYPES[dtype], last=True)
+    inputs = [x, weight, bias] + ([z] if residual else [])
+    return lambda: torch.autograd.grad(y, inputs, dy, retain_graph=True)
+
+
+def bn_stats(n, c, h, w, dtype):
+    x = rand(int(n), int(c), int(h), int(w), dtype=DTYPES[dtype], last=True)
+    if not cuda:
+        raise NotImplementedError("batch_norm_stats is CUDA's alone")
+    return lambda: torch.batch_norm_stats(x, 1e-5)
+
+
+def cross_entropy(backward, rows, classes, dtype):
+    x = rand(int(rows), int(classes), dtype=DTYPES[dtype]).requires_grad_(backward)
+    labels = torch.arange(int(rows), device=device) * 7919 % int(classes)
+    if not backward:
+        return lambda: F.cross_entropy(x, labels, reduction="none")
+    loss = F.cross_entropy(x, labels, reduction="none")
+    d = torch.full_like(loss, 0.5)
+    return lambda: torch.autograd.grad(loss, x, d, retain_graph=True)
+
+
+def softmax(backward, rows, columns, dtype):
+    x = rand(int(rows), int(columns), dtype=DTYPES[dtype])
+    if not backward:
+        return lambda: torch.softmax(x, 1)
+    y, dy = torch.softmax(x, 1), torch.rand_like(x)
+    return lambda: torch.ops.aten._softmax_backward_data(dy, y, 1, x.dtype)
+
+
+def matmul(m, n, k, dtype):
+    a, b = rand(int(m), int(k), dtype=DTYPES[dtype]), rand(int(k), int(n), dtype=DTYPES[dtype])
+    c = torch.empty(int(m), int(n), dtype=DTYPES[dtype], device=device)
+    return lambda: torch.mm(a, b, out=c)
+
+
+def linear(which, rows, inputs, outputs, dtype):
+    t, rows, inputs, outputs = DTYPES[dtype], int(rows), int(inputs), int(outputs)
+    x, w, dy, bias = rand(rows, inputs, dtype=t), rand(outputs, inputs, dtype=t), rand(rows, outputs, dtype=t), rand(outputs, dtype=t)
+    if which == "fwd":
+        return lambda: F.linear(x, w, bias)
+    if which == "dgrad":
+        return lambda: torch.mm(dy, w)
+
+    def run():
+        torch.mm(dy.t(), x)
+        torch.sum(dy, 0)
+    return run
+
+
+def conv(which, n, c, h, w, k, r, stride, dtype):
+    n, c, h, w, k, r, stride = map(int, (n, c, h, w, k, r, stride))
+    x, weight = rand(n, c, h, w, dtype=DTYPES[dtype], last=True), rand(k, c, r, r, dtype=DTYPES[dtype], last=True)
+    if which == "fwd":
+        return lambda: F.conv2d(x, weight, None, stride, r // 2)
+    dy = torch.rand_like(F.conv2d(x, weight, None, stride, r // 2))
+    mask = [which == "dgrad", which == "wgrad", False]
+    return lambda: torch.ops.aten.convolution_backward(
+        dy, x, weight, None, [stride] * 2, [r // 2] * 2, [1, 1], False, [0, 0], 1, mask)
+
+
+def parameters(model):
+    if model == "bert-large":
+        sizes = [30522 * 1024, 512 * 1024, 2048, 1024, 1024]
+        for _ in range(24):
+            sizes += [1024 * 1024, 1024] * 4
+            sizes += [1024, 1024, 4096 * 1024, 4096, 1024 * 4096, 1024, 1024, 1024]
+    else:
+        sizes = [64 * 147, 64, 64]
+        width = 64
+        for count, m in zip([3, 4, 6, 3], [64, 128, 256, 512]):
+            for i in range(count):
+                sizes += [width * m, m, m, 9 * m * m, m, m, 4 * m * m, 4 * m, 4 * m]
+                if i == 0:
+                    sizes += [width * 4 * m, 4 * m, 4 * m]
+                width = 4 * m
+        sizes += [2048 * 1000, 1000]
+    return [rand(s) for s in sizes]
+
+
+def sgd(model):
+    params = parameters(model)
+    for p in params:
+        p.grad = torch.rand_like(p)
+    optimizer = torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=1e-4, fused=cuda)
+    return optimizer.step
+
+
+def l2norm(model):
+    grads = parameters(model)
+    return lambda: torch.nn.utils.get_total_norm(grads)
+
+
+OPS = {
+    "copy": copy, "cast": cast, "channels_last": channels_last, "add": add, "relu": relu, "sum": sum_,
+    "max_pool_fwd": lambda *a: max_pool(False, *a), "max_pool_bwd": lambda *a: max_pool(True, *a),
+    "image_normalize": image_normalize,
+    "bn_relu_fwd": lambda *a: batch_norm(False, False, *a), "bn_relu_bwd": lambda *a: batch_norm(False, True, *a),
+    "bn_add_relu_fwd": lambda *a: batch_norm(True, False, *a), "bn_add_relu_bwd": lambda *a: batch_norm(True, True, *a),
+    "bn_stats": bn_stats,
+    "ce_fwd": lambda *a: cross_entropy(False, *a), "ce_bwd": lambda *a: cross_entropy(True, *a),
+    "softmax_fwd": lambda *a: softmax(False, *a), "softmax_bwd": lambda *a: softmax(True, *a),
+    "matmul": matmul,
+    "linear_fwd": lambda *a: linear("fwd", *a), "linear_dgrad": lambda *a: linear("dgrad", *a),
+    "linear_wgrad": lambda *a: linear("wgrad", *a),
+    "conv_fwd": lambda *a: conv("fwd", *a), "conv_dgrad": lambda *a: conv("dgrad", *a),
+    "conv_wgrad": lambda *a: conv("wgrad", *a),
+    "sgd": sgd, "l2norm": l2norm,
+}
+
+print(torch.__version__, flush=True)
+for line in sys.stdin:
+    name, *arguments = line.split()
+    run = None
+    try:
+        run = OPS[name](*arguments)
+        answer = f"ms {measure(run)}"
+    except Exception as error:
+        answer = "none " + " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    del run
+    gc.collect()
+    if cuda:
+        torch.cuda.empty_cache()
+    print(answer, flush=True)
