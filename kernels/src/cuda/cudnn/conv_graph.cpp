@@ -5,6 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <unordered_map>
 #include <utility>
 
 // The descriptor half of cudnn-frontend. Its graph half would bring in attention kernels that need libcuda and NVRTC at
@@ -19,6 +23,8 @@
 #include <cudnn_frontend_PointWiseDesc.h>
 #include <cudnn_frontend_Tensor.h>
 #include <cudnn_frontend_VariantPack.h>
+
+#include <cudnn_frontend/backend/plan_helpers.h>
 
 #include "../handles.hpp"
 
@@ -151,25 +157,81 @@ bool has_note(const fe::ExecutionPlan& plan, cudnnBackendNumericalNote_t note) {
   return std::find(notes.begin(), notes.end(), note) != notes.end();
 }
 
+/// "engine knobs type value type value ...": all that sets one configuration of a graph apart. Empty when cuDNN does
+/// not say.
+std::string describe(const fe::ManagedOpaqueDescriptor& config) {
+  const auto engine = fe::make_shared_backend_pointer(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  std::vector<fe::ManagedOpaqueDescriptor> knobs;
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (int i = 0; i < CUDNN_KNOB_TYPE_COUNTS; ++i) {
+    knobs.push_back(fe::make_shared_backend_pointer(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR));
+    raw.push_back(knobs.back()->get_backend_descriptor());
+  }
+  const auto read = [](cudnnBackendDescriptor_t from, cudnnBackendAttributeName_t name,
+                       cudnnBackendAttributeType_t type, std::int64_t room, std::int64_t* count, void* to) {
+    return cudnnBackendGetAttribute(from, name, type, room, count, to) == CUDNN_STATUS_SUCCESS;
+  };
+  cudnnBackendDescriptor_t raw_engine = engine->get_backend_descriptor(), from = config->get_backend_descriptor();
+  std::int64_t count = 0, id = 0, found = 0;
+  if (!read(from, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw_engine) ||
+      !read(raw_engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count, &id) ||
+      !read(from, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, CUDNN_KNOB_TYPE_COUNTS, &found,
+            raw.data()) ||
+      found > CUDNN_KNOB_TYPE_COUNTS)
+    return {};
+  std::string text = concat(id, ' ', found);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(found); ++i) {
+    cudnnBackendKnobType_t type = CUDNN_KNOB_TYPE_COUNTS;
+    std::int64_t value = 0;
+    if (!read(raw[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &count, &type) ||
+        !read(raw[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &count, &value))
+      return {};
+    text += concat(' ', static_cast<int>(type), ' ', value);
+  }
+  return text;
+}
+
+/// The configuration that was described; null when there is none such.
+fe::ManagedOpaqueDescriptor configuration(const fe::OperationGraph_v8& graph, const std::string& description) {
+  std::istringstream in(description);
+  std::int64_t id = -1, count = 0;
+  if (!(in >> id >> count)) return nullptr;
+  std::unordered_map<fe::KnobType_t, std::int64_t> choices;
+  for (std::int64_t i = 0; i < count; ++i) {
+    int type = 0;
+    std::int64_t value = 0;
+    if (!(in >> type >> value)) return nullptr;
+    choices[fe::convert_from_backend_knob_type(static_cast<cudnnBackendKnobType_t>(type))] = value;
+  }
+  fe::detail::backend_descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  std::vector<fe::detail::backend_descriptor> knobs;
+  auto config = fe::make_shared_backend_pointer(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  if (fe::detail::create_engine(engine, id, graph.get_raw_desc()).is_bad() ||
+      fe::detail::set_knob_choices(choices, knobs).is_bad() ||
+      fe::detail::create_engine_config(config, engine, knobs).is_bad())
+    return nullptr;
+  return config;
+}
+
 }  // namespace
 
 struct Plan::Impl {
-  explicit Impl(fe::ExecutionPlan&& made) : plan(std::move(made)) {}
+  Impl(fe::ExecutionPlan&& made, std::string config) : plan(std::move(made)), description(std::move(config)) {}
   fe::ExecutionPlan plan;
+  std::string description;
 };
 
 std::size_t Plan::workspace() const { return static_cast<std::size_t>(impl_->plan.getWorkspaceSize()); }
 
 bool Plan::deterministic() const { return !has_note(impl_->plan, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC); }
 
-const std::string& Plan::name() const { return impl_->plan.getTag(); }
-
+// One line that describes the configuration, then cuDNN's own text, which is empty for most precompiled engines.
 std::string Plan::serialized() const {
+  std::string text = impl_->description + '\n';
   try {
-    return impl_->plan.getJsonRepresentation();
-  } catch (const fe::cudnnException&) {
-    return {};
-  }
+    text += impl_->plan.getJsonRepresentation();
+  } catch (const fe::cudnnException&) {}
+  return text;
 }
 
 void Plan::run(cudnnHandle_t handle, const Buffers& buffers, void* workspace) const {
@@ -190,44 +252,62 @@ void Plan::run(cudnnHandle_t handle, const Buffers& buffers, void* workspace) co
   }
 }
 
-std::unique_ptr<const Plan> Plan::load(cudnnHandle_t handle, const std::string& text) {
+std::unique_ptr<const Plan> Plan::load(cudnnHandle_t handle, const ConvKey& key, const std::string& bytes) {
+  const auto end = bytes.find('\n');
+  if (end == std::string::npos) return nullptr;
+  const std::string description = bytes.substr(0, end), text = bytes.substr(end + 1);
+  if (!text.empty()) try {
+      auto plan = fe::ExecutionPlanBuilder().setHandle(handle).loadFromJson(text);
+      return std::make_unique<const Plan>(std::make_shared<Impl>(std::move(plan), description));
+    } catch (const fe::cudnnException&) {  // the description may still do
+    }
   try {
-    auto plan = fe::ExecutionPlanBuilder().setHandle(handle).loadFromJson(text);
-    return std::make_unique<const Plan>(std::make_shared<Impl>(std::move(plan)));
+    const auto graph = make_graph(handle, key);
+    const auto config = configuration(graph, description);
+    if (config == nullptr) return nullptr;
+    auto plan = fe::ExecutionPlanBuilder().setEngineConfig(config, graph.getTag()).build();
+    return std::make_unique<const Plan>(std::make_shared<Impl>(std::move(plan), description));
   } catch (const fe::cudnnException&) {
     return nullptr;
   }
 }
 
 struct Suggestions::Impl {
-  std::string tag;
+  std::optional<fe::OperationGraph_v8> graph;  // the configurations refer to it
   fe::EngineConfigList configs;
+  std::vector<std::string> descriptions;
   std::vector<bool> compiles;
 };
 
 Suggestions::Suggestions(cudnnHandle_t handle, const ConvKey& key, bool broad) : impl_(std::make_unique<Impl>()) {
+  fe::EngineConfigList found, whole, rounding;
   try {
-    auto graph = make_graph(handle, key);
-    impl_->tag = graph.getTag();
-    fe::EngineConfigList all;
-    const auto ask = [&](cudnnBackendHeurMode_t mode) {
-      try {
-        auto heuristics = fe::EngineHeuristicsBuilder_v8().setOperationGraph(graph).setHeurMode(mode).build();
-        auto& found = heuristics.getEngineConfig(heuristics.getEngineConfigCount());
-        fe::filter(found, all, [&](cudnnBackendDescriptor_t config) { return forbidden(key, config); });
-      } catch (const fe::cudnnException&) {  // this heuristic knows nothing of the graph
-      }
-    };
-    ask(CUDNN_HEUR_MODE_A);
-    if (broad) ask(CUDNN_HEUR_MODE_B);
-    if (all.empty()) ask(CUDNN_HEUR_MODE_FALLBACK);
-    fe::filter(all, impl_->configs, rounds_parts);
-    if (impl_->configs.empty()) impl_->configs = std::move(all);
-  } catch (const fe::cudnnException&) {  // no such graph
+    impl_->graph.emplace(make_graph(handle, key));
+  } catch (const fe::cudnnException&) {
+    return;  // no such graph
   }
-  for (const auto& config : impl_->configs)
+  const auto ask = [&](cudnnBackendHeurMode_t mode) {
+    try {
+      auto heuristics = fe::EngineHeuristicsBuilder_v8().setOperationGraph(*impl_->graph).setHeurMode(mode).build();
+      auto& all = heuristics.getEngineConfig(heuristics.getEngineConfigCount());
+      fe::filter(all, found, [&](cudnnBackendDescriptor_t config) { return forbidden(key, config); });
+    } catch (const fe::cudnnException&) {  // this heuristic knows nothing of the graph
+    }
+  };
+  ask(CUDNN_HEUR_MODE_A);
+  if (broad) ask(CUDNN_HEUR_MODE_B);
+  ask(CUDNN_HEUR_MODE_FALLBACK);
+  rounding = std::move(found);
+  fe::filter(rounding, whole, rounds_parts);
+  std::set<std::string> seen;
+  for (const auto& config : whole.empty() ? rounding : whole) {
+    std::string description = describe(config);
+    if (!description.empty() && !seen.insert(description).second) continue;
+    impl_->configs.push_back(config);
+    impl_->descriptions.push_back(std::move(description));
     impl_->compiles.push_back(
         fe::hasBehaviorNote<CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION>(config->get_backend_descriptor()));
+  }
 }
 
 Suggestions::~Suggestions() = default;
@@ -238,8 +318,8 @@ bool Suggestions::compiles(std::size_t i) const { return impl_->compiles[i]; }
 
 std::unique_ptr<const Plan> Suggestions::build(std::size_t i) const {
   try {
-    auto plan = fe::ExecutionPlanBuilder().setEngineConfig(impl_->configs[i], impl_->tag).build();
-    return std::make_unique<const Plan>(std::make_shared<Plan::Impl>(std::move(plan)));
+    auto plan = fe::ExecutionPlanBuilder().setEngineConfig(impl_->configs[i], impl_->graph->getTag()).build();
+    return std::make_unique<const Plan>(std::make_shared<Plan::Impl>(std::move(plan), impl_->descriptions[i]));
   } catch (const fe::cudnnException&) {
     return nullptr;
   }

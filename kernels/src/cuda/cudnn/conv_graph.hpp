@@ -48,21 +48,20 @@ class Plan {
 
   std::size_t workspace() const;
   bool deterministic() const;
-  /// Engine and settings: equal for equal plans of a key.
-  const std::string& name() const;
-  /// Text that load() makes the plan from without compiling it again; empty when cuDNN cannot write this one.
+  /// Bytes that load() makes the plan from without asking heuristics, and without compiling again where cuDNN can write
+  /// compiled code.
   std::string serialized() const;
   /// @throws Error(Domain::cudnn)
   void run(cudnnHandle_t handle, const Buffers& buffers, void* workspace) const;
 
-  /// Null when this cuDNN does not take the text.
-  static std::unique_ptr<const Plan> load(cudnnHandle_t handle, const std::string& text);
+  /// Null when this cuDNN does not take the bytes.
+  static std::unique_ptr<const Plan> load(cudnnHandle_t handle, const ConvKey& key, const std::string& bytes);
 
  private:
   std::shared_ptr<Impl> impl_;
 };
 
-/// What cuDNN suggests for a key, best guess first; what the key forbids is left out.
+/// What cuDNN suggests for a key, best guess first, each once; what the key forbids is left out.
 class Suggestions {
  public:
   /// @param broad  ask every heuristic there is, not only the quick one

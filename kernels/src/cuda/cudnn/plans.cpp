@@ -111,12 +111,11 @@ Entry choose_fastest(const Context& ctx, cudnnHandle_t handle, const ConvKey& ke
   Entry best{nullptr, true};
   double best_time = 0;
   int tried = 0, compiled = 0;
-  std::set<std::string> seen;
   for (std::size_t i = 0; i < suggestions.size() && tried < kMost; ++i) {
     if (suggestions.compiles(i) && ++compiled > kMostCompiled) continue;
     if (best.plan != nullptr && std::chrono::steady_clock::now() - start > kPatience) break;
     SharedPlan plan = suggestions.build(i);
-    if (plan == nullptr || plan->workspace() > workspace_limit() || !seen.insert(plan->name()).second) continue;
+    if (plan == nullptr || plan->workspace() > workspace_limit()) continue;
     ++tried;
     try {
       const double time = time_of(ctx, handle, *plan, buffers) * (plan->deterministic() ? 1.0 : kHandicap);
@@ -157,7 +156,7 @@ std::optional<Entry> take_imported(const ConvKey& key, cudnnHandle_t handle) {
     if (at == s.imported.end() || s.imported_device != device_name(static_cast<int>(key.device))) return std::nullopt;
     found = at->second;
   }
-  SharedPlan plan = Plan::load(handle, found.text);
+  SharedPlan plan = Plan::load(handle, key, found.text);
   if (plan == nullptr || plan->workspace() > workspace_limit()) return std::nullopt;
   return Entry{plan, found.timed};
 }
