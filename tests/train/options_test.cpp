@@ -176,13 +176,32 @@ TEST(TrainOptions, RefusesWhatIsNotThereYet) {
     EXPECT_NE(error_of({"--opt-level", level}, true).find(level), std::string::npos);
   EXPECT_EQ(error_of({"--opt-level", "O0"}, true), "");
   EXPECT_NE(error_of({"--sync_bn"}, true).find("sync_bn"), std::string::npos);
-  EXPECT_NE(error_of({"--dtype", "bf16"}, true).find("bf16"), std::string::npos);
+  EXPECT_NE(error_of({"--dtype", "i64"}, true).find("i64"), std::string::npos);
   EXPECT_NE(error_of({"--device", "tpu"}, true).find("tpu"), std::string::npos);
   EXPECT_NE(error_of({"--message-size", "5", "--bucket-cap-mb", "1"}, true), "");
   EXPECT_NE(error_of({"--loss-scale", "dynamic"}, true), "");
   if (!has_cuda) {
     EXPECT_NE(error_of({"--device", "cuda"}, true).find("CUDA"), std::string::npos);
   }
+}
+
+TEST(TrainOptions, LossScaleIsForF16) {
+  TrainOptions options;
+  EXPECT_EQ(loss_scale_of(options), 1);
+  options.dtype = "f16";
+  EXPECT_EQ(loss_scale_of(options), 1024);
+  options.loss_scale = "128.0";
+  EXPECT_EQ(loss_scale_of(options), 128);
+  for (const char* bad : {"0", "-1", "inf", "nan", "2x", "dynamic"}) {
+    options.loss_scale = bad;
+    EXPECT_THROW(loss_scale_of(options), UsageError) << bad;
+  }
+  for (const char* dtype : {"f64", "f32", "bf16", "f16"}) EXPECT_EQ(error_of({"--dtype", dtype}, true), "") << dtype;
+  EXPECT_EQ(error_of({"--dtype", "f16", "--loss-scale", "512"}, true), "");
+  EXPECT_EQ(error_of({"--dtype", "bf16", "--loss-scale", "1.0"}, true), "");
+  EXPECT_NE(error_of({"--dtype", "bf16", "--loss-scale", "512"}, true).find("f16"), std::string::npos);
+  EXPECT_NE(error_of({"--cuda-graph", "--device", "cpu"}, true).find("--cuda-graph"), std::string::npos);
+  EXPECT_NE(error_of({"--plan-cache", ""}, true).find("--plan-cache"), std::string::npos);
 }
 
 TEST(OptionSet, HelpListsEveryOption) {
