@@ -1,0 +1,189 @@
+#!/usr/bin/env bash
+# SPDX-FileCopyrightText: the apex authors
+# SPDX-License-Identifier: BSD-3-Clause
+# Tests and timings on a GPU host, from an unpacked bundle (pack.sh). Logs go to $OUT, or ./gpu-host-out; a table of what
+# was run comes last, and the exit code is 0 only if all of it passed.
+#
+#   run.sh [-j N] [--limit SECONDS] [--only TEXT] [SECTION...]
+#
+#   self         programs start, conformance on the CPU: works on any machine
+#   info         the devices and the libraries
+#   tests        every test for as many GPUs as there are, -j at a time (4)
+#   conformance  the recorded cases on all devices
+#   sanitize     memcheck and racecheck of compute-sanitizer over tests of one process, and how many of the library's
+#                kernels they launched
+#   bench-ops bench-optim          kernels and optimizer steps beside PyTorch's
+#   bench-step [bench-compile]     ResNet-50, batch 256: eager and by CUDA graph, f16 and bf16, plans cold and warm, host
+#                                  waits; bench-compile: beside torch.compile
+#   ddp          collectives and data parallel steps over two GPUs
+#
+# Without sections: info tests conformance bench-ops bench-optim bench-step. --only: steps whose name contains it.
+# Nothing new is started after --limit; what was left out counts as a failure. --peer eager is left out where python3
+# has no torch.
+set -uo pipefail
+here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
+[[ -f $here/env.sh && -f $here/tests.tsv ]] || { echo "run.sh belongs into an unpacked bundle; make one with pack.sh" >&2; exit 2; }
+# shellcheck source=/dev/null
+source "$here/env.sh"
+out=${OUT:-$PWD/gpu-host-out}
+jobs=4 limit=100000 only='' sections=()
+while (($#)); do
+  case $1 in
+    -j) jobs=$2; shift ;;
+    --limit) limit=$2; shift ;;
+    --only) only=$2; shift ;;
+    self | info | tests | conformance | sanitize | bench-ops | bench-optim | bench-step | bench-compile | ddp)
+      sections+=("$1")
+      ;;
+    *) sed -n '4,25p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+  esac
+  shift
+done
+((${#sections[@]})) || sections=(info tests conformance bench-ops bench-optim bench-step)
+mkdir -p "$out/logs"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export here out work limit
+
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+((gpus)) || gpus=$(find /dev -maxdepth 1 -name 'nvidia[0-9]*' 2>/dev/null | wc -l)
+peer=()
+python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null && peer=(--peer eager)
+
+# Tests have the paths of the build machine compiled in: where nothing is in the way, links make them right.
+link_to() {  # TARGET LINK
+  [[ -e $2 || -L $2 ]] || { mkdir -p "$(dirname "$2")" && ln -s "$1" "$2"; } 2>/dev/null
+}
+field() { awk -F'\t' -v key="$1" '$1 == key {print $2; exit}' "$here/tests.tsv"; }
+link_to "$here/build" "$(field build)"
+link_to "$here/source" "$(field source)"
+link_to "$here/bin/mpirun" "$(field mpiexec)"
+
+# One step: NAME SECONDS COMMAND (shell text). Leaves a log and a line "RESULT<tab>SECONDS<tab>NAME<tab>NOTE".
+run_step() {
+  local name=$1 seconds=$2 command=$3 log=$out/logs/$1.log start=$SECONDS result note='' code
+  if ((SECONDS_AT_START + limit <= $(date +%s))); then
+    printf 'NOT RUN\t0\t%s\tthe limit of %s s had passed\n' "$name" "$limit" >"$work/$name.row"
+    return
+  fi
+  mkdir -p "$work/$name.dir"
+  (cd "$work/$name.dir" && exec timeout -k 10 "$seconds" bash -c "$command") >"$log" 2>&1 </dev/null
+  code=$?
+  case $code in
+    0) result=ok ;;
+    77) result=skipped ;;
+    124 | 137) result=TIMEOUT ;;
+    *) result="FAIL $code" ;;
+  esac
+  if [[ $result != ok && $result != skipped ]]; then
+    note=$(grep -aE '^\[  FAILED  \]|rror|WRONG|apex' "$log" | head -n 1)
+    [[ -n $note ]] || note=$(tail -n 1 "$log")
+  else
+    note=$(grep -aE '^step |rows, |passed, |^rank [0-9]+, [0-9]+ steps|^[0-9]+ MiB .*[0-9]$|\[  PASSED  \]' "$log" | tail -n 1)
+  fi
+  printf '%s\t%d\t%s\t%s\n' "$result" $((SECONDS - start)) "$name" "$(tr '\t' ' ' <<<"$note" | cut -c1-230)" >"$work/$name.row"
+}
+export -f run_step
+SECONDS_AT_START=$(date +%s)
+export SECONDS_AT_START
+
+step() { [[ -n $only && $1 != *"$only"* ]] || run_step "$@"; }
+
+each_test() {  # prints NAME<tab>SECONDS<tab>COMMAND for the tests that these GPUs can run
+  local kind name needs seconds environment command
+  while IFS=$'\t' read -r kind name needs seconds environment command; do
+    [[ $kind == test && $needs -le $gpus ]] || continue
+    [[ -z $only || $name == *"$only"* ]] || continue
+    printf '%s\t%s\tenv %s APEX_REQUIRE_CUDA=1 %s\n' "$name" "$seconds" "$environment" "$command"
+  done <"$here/tests.tsv"
+}
+in_parallel() {  # runs lines of each_test
+  xargs -r -d '\n' -P "$jobs" -I LINE bash -c 'IFS=$'"'\\t'"' read -r n s c <<<"$1"; run_step "$n" "$s" "$c"' _ LINE
+}
+
+section_self() {
+  step self.help 60 'apex_bench --help && apex_bench step --device cpu --batch-size 8 --rounds 1 --steps 3'
+  step self.mpi 60 'mpirun -n 2 apex_bench collectives --device cpu --most 1 --calls 5'
+  step self.conformance 300 'apex_conformance --device cpu --dtype f32 "$APEX_SOURCE/tests/data/goldens"'
+}
+section_info() {
+  step info.devices 60 'nvidia-smi -L && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv'
+  step info.apex 60 'apex_info'
+}
+section_tests() { each_test | in_parallel; }
+section_conformance() { step conformance.all 300 'apex_conformance --device all "$APEX_SOURCE/tests/data/goldens"'; }
+
+section_sanitize() {
+  local tool checked=$work/checked log=$out/kernels-launched.txt
+  each_test | grep -Ev 'mpirun|fault' | grep -E '^(kernels|lib|train|conformance)' >"$checked"
+  if ! command -v compute-sanitizer >/dev/null; then
+    step sanitize.tool 10 'echo "there is no compute-sanitizer on PATH"; exit 1'
+    return
+  fi
+  # What these tests launch, seen once without the sanitizer: it and CUPTI's callbacks exclude each other.
+  : >"$log"
+  sed -E "s|^([^\t]*)\t([0-9]*)\tenv |launched.\1\t\2\tenv CUDA_INJECTION64_PATH=$here/lib/libapex_probe.so APEX_KERNEL_LOG=$log |" \
+    "$checked" | in_parallel
+  sort -u -o "$log" "$log"
+  comm -23 "$here/kernels.txt" "$log" >"$out/kernels-not-launched.txt"
+  step sanitize.coverage 10 "all=\$(wc -l <'$here/kernels.txt') missed=\$(wc -l <'$out/kernels-not-launched.txt')
+    echo \"apex: \$((all - missed)) of \$all kernels launched (95% wanted)\"
+    [[ \$(((all - missed) * 100)) -ge \$((all * 95)) ]]"
+  for tool in memcheck racecheck; do
+    sed -E "s|^([^\t]*)\t([0-9]*)\t(.*APEX_REQUIRE_CUDA=1) |$tool.\1\t1500\t\3 compute-sanitizer --tool $tool --error-exitcode 9 --print-limit 5 |" \
+      "$checked" | in_parallel
+  done
+}
+
+bench() {  # NAME SECONDS COMMAND WITHOUT THE PEER: adds the JSON file, and the peer where there is one
+  local flags="${4:-}"
+  step "$1" "$2" "$3 $flags --json '$out/$1.json'"
+}
+section_bench-ops() { bench ops 580 'apex_bench ops --device cuda' "${peer[0]:-}"; }
+section_bench-optim() { bench optim 300 'apex_bench optim --device cuda' "${peer[0]:-}"; }
+resnet='apex_bench step --arch resnet50 --batch-size 256'
+section_bench-step() {
+  local dtype
+  for dtype in bf16 f16; do
+    bench "step.$dtype.cold" 240 "$resnet --device cuda --dtype $dtype --plan-cache '$out/plans.$dtype'" "${peer[*]}"
+    bench "step.$dtype.graph" 120 "$resnet --device cuda --dtype $dtype --cuda-graph --plan-cache '$out/plans.$dtype'"
+    bench "waits.$dtype.eager" 120 "$resnet --device cuda --dtype $dtype --count-syncs 50 --plan-cache '$out/plans.$dtype'"
+    bench "waits.$dtype.graph" 120 \
+      "$resnet --device cuda --dtype $dtype --cuda-graph --count-syncs 50 --plan-cache '$out/plans.$dtype'"
+  done
+  bench step.f32.eager 240 "$resnet --device cuda --dtype f32 --batch-size 64 --plan-cache '$out/plans.f32'"
+}
+section_bench-compile() {
+  local dtype
+  for dtype in bf16 f16; do
+    bench "compile.$dtype" 560 "$resnet --device cuda --dtype $dtype --cuda-graph --plan-cache '$out/plans.$dtype'" \
+      '--peer compile'
+  done
+}
+section_ddp() {
+  if ((gpus < 2)); then
+    step ddp.gpus 10 "echo 'apex: $gpus GPUs here, two are needed'; exit 1"
+    return
+  fi
+  bench ddp.collectives 200 'mpirun -n 2 apex_bench collectives --device cuda'
+  bench ddp.one 200 "$resnet --device cuda --dtype bf16 --cuda-graph --plan-cache '$out/plans.bf16'"
+  bench ddp.two.eager 200 "mpirun -n 2 $resnet --device cuda --dtype bf16 --plan-cache '$out/plans.bf16'" "${peer[*]}"
+  bench ddp.two.graph 200 "mpirun -n 2 $resnet --device cuda --dtype bf16 --cuda-graph --plan-cache '$out/plans.bf16'"
+  bench ddp.waits 200 \
+    "mpirun -n 2 $resnet --device cuda --dtype bf16 --cuda-graph --count-syncs 50 --plan-cache '$out/plans.bf16'"
+}
+
+for section in "${sections[@]}"; do "section_$section"; done
+
+# The table: what passed in numbers for the tests, everything else line by line.
+cat "$work"/*.row 2>/dev/null | sort -t $'\t' -k3 >"$out/results.tsv"
+total=$(wc -l <"$out/results.tsv")
+bad=$(grep -cvE '^(ok|skipped)' "$out/results.tsv")
+skipped=$(grep -c '^skipped' "$out/results.tsv")
+printf '\n%-9s %6s  %-34s %s\n' result s step note
+awk -F'\t' '$1 != "ok" || $3 ~ /^(self|info|ops|optim|step|waits|compile|ddp|sanitize\.|conformance\.all)/' "$out/results.tsv" |
+  sort -t $'\t' -k1,1r | head -n 80 |
+  awk -F'\t' '{printf "%-9s %6d  %-34s %s\n", $1, $2, $3, $4}'
+printf '%d steps, %d passed, %d skipped, %d not; %d GPUs; logs in %s\n' "$total" $((total - bad - skipped)) "$skipped" \
+  "$bad" "$gpus" "$out"
+[[ $bad -eq 0 && $total -gt 0 ]]
