@@ -6,8 +6,9 @@
 #include "apex/core/view.hpp"
 
 // f64, f32, f16, bf16; 16 bits are computed in f32 and rounded once. Any strides. Operands with one dimension of
-// stride 1, transposed views among them, go to the vendor library as they are. On the CPU f64, and f32 of other strides,
-// take our own loops, which sum in a fixed order for every thread count; on CUDA other strides are copied first.
+// stride 1, transposed views among them, go to the vendor library as they are. On the CPU f64, and f32 of other
+// strides, take our own loops, which sum in a fixed order for every thread count; on CUDA other strides are copied
+// first.
 
 namespace apex::kernels {
 
