@@ -20,6 +20,9 @@ namespace apex::dist::detail {
 struct Group;
 struct Runtime;
 
+/// Least limit for connecting GPUs: on a host where nothing is loaded yet, contexts and libraries take their time.
+inline constexpr double kConnectSeconds = 180;
+
 /// What a channel needs to carry CUDA tensors: its communicator and its stream.
 class DeviceChannel {
  public:

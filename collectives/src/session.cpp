@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cmath>
 #include <cstdio>
@@ -131,18 +132,21 @@ void Session::make_world() {
   rt.watchdog.connect(rt.watchdog_comm, rank_, size_, rt.engine().mutex());
   world_ = {detail::make_group(rt, comm, "world"), Purpose::user};
 
-  MPI_Comm node;
-  const Deadline limit("finding the ranks of this node");
-  APEX_CHECK_MPI(MPI_Comm_split_type(world_.mpi_comm(), MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node));
-  APEX_CHECK_MPI(MPI_Comm_rank(node, &local_rank_));
-  APEX_CHECK_MPI(MPI_Comm_size(node, &local_size_));
-  APEX_CHECK_MPI(MPI_Comm_free(&node));
+  {
+    MPI_Comm node;
+    const Deadline limit("finding the ranks of this node");
+    APEX_CHECK_MPI(MPI_Comm_split_type(world_.mpi_comm(), MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node));
+    APEX_CHECK_MPI(MPI_Comm_rank(node, &local_rank_));
+    APEX_CHECK_MPI(MPI_Comm_size(node, &local_size_));
+    APEX_CHECK_MPI(MPI_Comm_free(&node));
+  }
   choose_device();
 }
 
 void Session::choose_device() {
 #ifdef APEX_HAS_CUDA
   auto& rt = detail::runtime();
+  const Deadline limit("finding the ranks' GPUs", std::max(options_.timeout_s, detail::kConnectSeconds));
   detail::DeviceFacts own;
   own.wanted = options_.device ? static_cast<int>(*options_.device) : options_.device_index ? 1 : -1;
   own.share = options_.allow_shared_device ? 1 : 0;
@@ -166,7 +170,6 @@ void Session::choose_device() {
     log_warning("ranks share a GPU: CUDA tensors travel through host memory, each collective waits for the device");
   rt.device = detail::make_device_link(rt, device_, shares_devices_);
   rt.watchdog.set_before_end([link = rt.device.get()] { link->abort(); });
-  const Deadline limit("connecting the ranks' GPUs");
   rt.device->connect(world_.group_.get(), nullptr);
 #endif
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
 // Goes wrong on demand: fault_probe SCENARIO [TIMEOUT_S]. Started under mpiexec by fault_test.cpp. Rank 1 is the one
-// that misbehaves. "ready PID" lines tell the test whom to signal.
+// that misbehaves. "ready PID" lines tell the test whom to signal. APEX_TEST_DEVICE=cuda runs it on GPUs.
 #include <signal.h>
 #include <unistd.h>
 
@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "apex/collectives/session.hpp"
+#include "support/session_device.hpp"
 
 namespace {
 
@@ -21,24 +22,65 @@ using namespace apex::dist;
 
 void sleep_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
+Tensor make_tensor(Device device) {
+  const Tensor t = empty({5}, DType::f32, device);
+#ifdef APEX_HAS_CUDA
+  if (device.is_cuda()) {
+    APEX_CHECK(cudaMemsetAsync(t.raw_data(), 0, t.bytes(), cuda::stream_of(t.context())));
+    return t;
+  }
+#endif
+  for (int i = 0; i < 5; ++i) t.data<float>()[i] = static_cast<float>(i);
+  return t;
+}
+
+/// Waits on the host, on a GPU too.
+void finish(const Work& work) {
+  work.wait();
+  while (!work.wait_host(1)) {}
+}
+
+#ifdef APEX_HAS_CUDA
+/// Launches a captured all-reduce again and again, some steps ahead of the device, until somebody is stopped or killed.
+int run_graph(const ProcessGroup& world, const Tensor& t) {
+  const Context ctx = t.context();
+  cudaGraph_t graph{};
+  cudaGraphExec_t step{};
+  APEX_CHECK(cudaStreamBeginCapture(cuda::stream_of(ctx), cudaStreamCaptureModeThreadLocal));
+  world.all_reduce(t, ReduceOp::max, "in the graph").wait();
+  APEX_CHECK(cudaStreamEndCapture(cuda::stream_of(ctx), &graph));
+  APEX_CHECK(cudaGraphInstantiate(&step, graph, 0));
+  for (int i = 1; i < 100000; ++i) {
+    APEX_CHECK(cudaGraphLaunch(step, cuda::stream_of(ctx)));
+    watch(ctx, concat("graph step ", i));
+    if (i % 4 == 0) cuda::synchronize(ctx);
+    sleep_seconds(0.005);
+  }
+  return 0;
+}
+#endif
+
 int scenario(const std::string& name, Session& session) {
   const auto world = session.world();
   const bool odd = session.rank() == 1;
-  const Tensor t = from_values<float>({5}, {1, 2, 3, 4, 5});
-  for (int i = 0; i < 3; ++i) world.all_reduce(t, ReduceOp::sum, concat("warm-up ", i)).wait();
+  const Tensor t = make_tensor(session.device());
+  for (int i = 0; i < 3; ++i) finish(world.all_reduce(t, ReduceOp::sum, concat("warm-up ", i)));
   std::printf("ready %d %d\n", session.rank(), static_cast<int>(::getpid()));
   std::fflush(stdout);
 
-  if (name == "ok") return 0;
+  if (name == "ok" || name == "shared_gpu") return 0;
+#ifdef APEX_HAS_CUDA
+  if (name == "graph") return run_graph(world, t);
+#endif
   if (name == "skip") {  // rank 1 leaves out one collective and goes on to the next
-    if (!odd) world.all_reduce(t, ReduceOp::sum, "layer4.bn1").wait();
-    world.all_reduce(t, ReduceOp::sum, "layer5.bn1").wait();
-    world.all_reduce(t, ReduceOp::sum, "layer6.bn1").wait();
+    if (!odd) finish(world.all_reduce(t, ReduceOp::sum, "layer4.bn1"));
+    finish(world.all_reduce(t, ReduceOp::sum, "layer5.bn1"));
+    finish(world.all_reduce(t, ReduceOp::sum, "layer6.bn1"));
     return 0;
   }
   if (name == "swap") {
-    const auto first = [&] { world.all_reduce(t, ReduceOp::sum, "first").wait(); };
-    const auto second = [&] { world.broadcast(t, 0, "second").wait(); };
+    const auto first = [&] { finish(world.all_reduce(t, ReduceOp::sum, "first")); };
+    const auto second = [&] { finish(world.broadcast(t, 0, "second")); };
     odd ? (second(), first()) : (first(), second());
     return 0;
   }
@@ -67,21 +109,21 @@ int scenario(const std::string& name, Session& session) {
     return 0;
   }
   if (name == "many") {  // more than the report holds, then a skipped one
-    for (int i = 0; i < 100; ++i) world.all_reduce(t, ReduceOp::max, concat("step ", i)).wait();
-    if (!odd) world.all_reduce(t, ReduceOp::sum, "the hundred and first").wait();
+    for (int i = 0; i < 100; ++i) finish(world.all_reduce(t, ReduceOp::max, concat("step ", i)));
+    if (!odd) finish(world.all_reduce(t, ReduceOp::sum, "the hundred and first"));
     sleep_seconds(60);
     return 0;
   }
   if (name == "loop") {  // until somebody is stopped or killed from outside
     for (int i = 0; i < 100000; ++i) {
-      world.all_reduce(t, ReduceOp::max, "loop").wait();
+      finish(world.all_reduce(t, ReduceOp::max, "loop"));
       sleep_seconds(0.005);
     }
     return 0;
   }
   if (name == "long") {  // long enough to be suspended as a whole for longer than the limit
     for (int i = 0; i < 20; ++i) {
-      world.all_reduce(t, ReduceOp::max, "long").wait();
+      finish(world.all_reduce(t, ReduceOp::max, "long"));
       sleep_seconds(0.05);
     }
     return 0;
@@ -116,7 +158,10 @@ int main(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "";
   SessionOptions options{.timeout_s = argc > 2 ? std::atof(argv[2]) : 5.0};
   if (name == "expect") options.expect_ranks = 5;
-  if (name == "cuda") options.device = DeviceKind::cuda;
+  options.device = name == "cuda" ? DeviceKind::cuda : test::session_device();
+  if (name == "same_gpu" || name == "shared_gpu") options.device_index = 0;
+  if (name == "shared_gpu") options.allow_shared_device = true;
+  if (name == "far_gpu") options.device_index = 63;
   if (name == "adopt") {  // somebody else's MPI is used and left running
     MPI_Init(&argc, &argv);
     {

@@ -8,84 +8,18 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
-#include "support/subprocess.hpp"
+#include "apex/core/device.hpp"
+#include "job.hpp"
 
 namespace apex {
 namespace {
 
+using test::expect_watchdog;
+using test::Job;
 using test::Subprocess;
-
-/// One job of the probe. Shared-memory files of MPI go to a folder of its own, so that what a killed job leaves behind
-/// is the test's to remove.
-class Job {
- public:
-  Job(int ranks, const std::string& scenario, double timeout, const std::vector<std::string>& environment = {})
-      : process_({APEX_MPIEXEC, "-n", std::to_string(ranks), APEX_FAULT_PROBE, scenario, std::to_string(timeout)},
-                 with_shm(environment)) {}
-  ~Job() {
-    for (const auto& [rank, pid] : pids())  // a failed test must not leave a stopped process
-      if (test::process_exists(pid)) ::kill(pid, SIGKILL);
-  }
-
-  /// Waits for the "ready" lines of all ranks and gives their process ids.
-  std::map<int, pid_t> wait_ready(std::size_t ranks) {
-    process_.read_until([&](const std::string&) { return pids().size() == ranks; }, 30);
-    return pids();
-  }
-  bool finish(double seconds) {
-    if (!process_.finish(seconds)) return false;
-    // mpiexec may be gone a moment before the last rank is.
-    for (int i = 0; i < 100 && survivors() > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    return true;
-  }
-  int survivors() const {
-    int n = 0;
-    for (const auto& [rank, pid] : pids()) n += test::process_exists(pid);
-    return n;
-  }
-  bool says(const std::string& words) const { return process_.output().find(words) != std::string::npos; }
-  int count(const std::string& words) const {
-    int n = 0;
-    for (std::size_t at = 0; (at = process_.output().find(words, at)) != std::string::npos; ++at) ++n;
-    return n;
-  }
-  const std::string& output() const { return process_.output(); }
-  int exit_code() const { return process_.exit_code(); }
-  Subprocess& process() { return process_; }
-
- private:
-  std::vector<std::string> with_shm(std::vector<std::string> environment) const {
-    environment.push_back("OMPI_MCA_btl_vader_backing_directory=" + shm_.path().string());
-    return environment;
-  }
-  std::map<int, pid_t> pids() const {
-    std::map<int, pid_t> found;
-    std::istringstream lines(process_.output());
-    for (std::string line; std::getline(lines, line);) {
-      int rank = 0, pid = 0;
-      if (std::sscanf(line.c_str(), "ready %d %d", &rank, &pid) == 2) found[rank] = pid;
-    }
-    return found;
-  }
-
-  test::TemporaryFolder shm_{"/dev/shm"};
-  Subprocess process_;
-};
-
-#define EXPECT_SAYS(job, words) \
-  EXPECT_TRUE((job).says(words)) << "should say: " << words << "\nbut said:\n" << (job).output()
-
-void expect_watchdog(Job& job, double limit, const std::string& what) {
-  ASSERT_TRUE(job.finish(limit + 10)) << job.output();
-  EXPECT_EQ(job.exit_code(), 7) << job.output();
-  EXPECT_SAYS(job, "gave up after");
-  EXPECT_SAYS(job, what);
-  EXPECT_EQ(job.survivors(), 0);
-}
 
 TEST(Faults, AHealthyJobEndsWell) {
   Job job(2, "ok", 5);
@@ -227,10 +161,11 @@ TEST(Faults, ALaunchThatFellApartStopsAtOnce) {
   EXPECT_EQ(std::count(alone.output().begin(), alone.output().end(), '\n'), 1) << alone.output();
 }
 
-TEST(Faults, ADeviceThisBuildHasNot) {
-  Subprocess alone({APEX_FAULT_PROBE, "cuda"});
-  ASSERT_TRUE(alone.finish(10));
-  EXPECT_EQ(alone.exit_code(), 2) << alone.output();
+TEST(Faults, ADeviceThatIsNotThere) {
+  Subprocess alone({APEX_FAULT_PROBE, "cuda"}, {"CUDA_VISIBLE_DEVICES="});
+  ASSERT_TRUE(alone.finish(30));
+  EXPECT_EQ(alone.exit_code(), has_cuda ? 3 : 2) << alone.output();
+  EXPECT_EQ(std::count(alone.output().begin(), alone.output().end(), '\n'), 1) << alone.output();
   EXPECT_NE(alone.output().find("cuda"), std::string::npos) << alone.output();
 }
 

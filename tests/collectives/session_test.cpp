@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "apex/collectives/session.hpp"
+#include "support/tensors.hpp"
 
 namespace apex::dist {
 namespace {
@@ -43,6 +44,8 @@ TEST(Session, BadOptionsAreRefused) {
   EXPECT_TRUE(refused({.expect_ranks = -1}));
   EXPECT_TRUE(refused({.max_count = 0}));
   EXPECT_TRUE(refused({.max_count = std::int64_t{1} << 31}));
+  EXPECT_TRUE(refused({.device_index = -1}));
+  EXPECT_TRUE(refused({.device = DeviceKind::cpu, .device_index = 0}));
 }
 
 TEST(Session, RanksOfTheNode) {
@@ -54,6 +57,14 @@ TEST(Session, RanksOfTheNode) {
   EXPECT_EQ(world.rank(), rank);
   EXPECT_EQ(world.world_rank(rank), rank);
   EXPECT_THROW((void)world.world_rank(size), Error);
+}
+
+TEST(Watch, LaunchesThatEndInTimeDoNothing) {
+  watch(test::context(), "a launch");  // on the CPU there is nothing to watch
+  const Tensor t = test::from_function({1000}, DType::f32, test::device(), [](auto) { return 1.0; });
+  ProcessGroup::world().all_reduce(t).wait();
+  watch(test::context(), "another launch");
+  EXPECT_EQ(test::to_f64(t)[999], ProcessGroup::world().size());
 }
 
 TEST(Deadline, AScopeThatEndsInTimeDoesNothing) {

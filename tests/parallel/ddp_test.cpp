@@ -13,6 +13,7 @@ namespace apex::parallel {
 namespace {
 
 using test::Fed;
+using test::filled;
 using test::gradient_is;
 using test::step;
 using test::thrown;
@@ -79,8 +80,8 @@ TEST(Ddp, Race) {
   class Net : public nn::Module {
    public:
     Net() {
-      a = register_parameter("a", full({64, 64}, 1.0));
-      b = register_parameter("b", full({64, 64}, 2.0));
+      a = register_parameter("a", filled({64, 64}, 1.0));
+      b = register_parameter("b", filled({64, 64}, 2.0));
     }
     Tensor forward(const Tensor& x) override {
       return nn::functional::sum(nn::functional::mul(nn::functional::mul(x, a), b));
@@ -92,7 +93,7 @@ TEST(Ddp, Race) {
     DistributedDataParallel ddp(net, {}, make_options(*net));
     for (int i = 0; i < 10; ++i) {
       ddp.zero_grad(i % 2 == 0);
-      backward(ddp.forward(full({64, 64}, i + rank())));
+      backward(ddp.forward(filled({64, 64}, i + rank())));
       const double mean = i + (ranks() - 1) / 2.0;
       EXPECT_TRUE(gradient_is(net->a, 2 * mean, 1e-6)) << name << ' ' << i;
       EXPECT_TRUE(gradient_is(net->b, mean, 1e-6)) << name << ' ' << i;
@@ -136,7 +137,7 @@ TEST(Ddp, EveryFloatingDTypeInEveryMode) {
 TEST(Ddp, ChannelsLastParametersAndOddGradientLayouts) {
   class Conv : public nn::Module {
    public:
-    Conv() { w = register_parameter("w", empty({2, 3, 2, 2}, DType::f64)); }
+    Conv() { w = register_parameter("w", empty({2, 3, 2, 2}, DType::f64, test::device())); }
     Tensor w;
   };
   const auto module = std::make_shared<Conv>();
@@ -145,13 +146,13 @@ TEST(Ddp, ChannelsLastParametersAndOddGradientLayouts) {
   DistributedDataParallel ddp(module);
   for (int i = 0; i < 3; ++i) {
     // Rank 0's gradient arrives row-major, the others' channels-last.
-    const Tensor g =
-        empty({2, 3, 2, 2}, DType::f64, kCpu, rank() == 0 ? MemoryFormat::contiguous : MemoryFormat::channels_last);
+    const Tensor g = empty({2, 3, 2, 2}, DType::f64, test::device(),
+                           rank() == 0 ? MemoryFormat::contiguous : MemoryFormat::channels_last);
     test::assign(g, [](std::int64_t e) { return double(e * (rank() + 1)); });
     if (i == 0) set_grad(module->w, g);  // and an existing one may lie either way
     const Tensor out = ddp.run([&] {
                             return std::vector<Tensor>{record(
-                                zeros({1}, DType::f64),
+                                filled({1}, 0.0, DType::f64),
                                 {.name = "feed", .inputs = {module->w}, .backward = [g](const Tensor&) -> Gradients {
                                    return {clone(g)};
                                  }})};
@@ -193,7 +194,8 @@ TEST(Ddp, RanksAndRepeatsAgreeBitByBit) {
       for (const Tensor& p : m->tensors) {
         const Tensor g = grad(p);
         add_(p.detach(), g, -0.1);
-        bytes.append(static_cast<const char*>(p.raw_data()), p.bytes());
+        const Tensor host = test::on_host(p);
+        bytes.append(static_cast<const char*>(host.raw_data()), host.bytes());
       }
     }
     return bytes;
@@ -216,7 +218,7 @@ TEST(Ddp, ShardsGiveTheGradientOfTheWholeBatch) {
       second_ = std::make_shared<nn::Linear>(7, 3);
       register_module("first", first_);
       register_module("second", second_);
-      to(DType::f64);
+      to(test::device(), DType::f64, MemoryFormat::contiguous);
     }
     Tensor forward(const Tensor& x) override { return second_->forward(nn::functional::relu(first_->forward(x))); }
 
@@ -224,7 +226,7 @@ TEST(Ddp, ShardsGiveTheGradientOfTheWholeBatch) {
     std::shared_ptr<nn::Linear> first_, second_;
   };
   const std::int64_t per_rank = 4, batch = per_rank * ranks();
-  Tensor x = empty({batch, 5}, DType::f64);
+  const Tensor x = empty({batch, 5}, DType::f64, test::device());
   test::assign(x, [](std::int64_t i) { return std::sin(double(i) * 1.3); });
   const auto loss = [](const Tensor& y) { return nn::functional::mean(nn::functional::square(y)); };
   for (const auto& [name, options] : every_mode()) {

@@ -9,6 +9,7 @@
 namespace apex::parallel {
 namespace {
 
+using test::filled;
 using test::gradient_is;
 
 int ranks() { return dist::ProcessGroup::world().size(); }
@@ -17,8 +18,8 @@ int rank() { return dist::ProcessGroup::world().rank(); }
 // PAR-15.17: 1.5 for four ranks.
 TEST(Reducer, AveragesAListInPlace) {
   const double r = rank(), mean = (ranks() - 1) / 2.0;
-  const Tensor a = full({2}, r), b = full({1}, r), c = full({3}, r, DType::f64);
-  const Tensor image = empty({1, 2, 2, 2}, DType::f32, kCpu, MemoryFormat::channels_last);
+  const Tensor a = filled({2}, r), b = filled({1}, r), c = filled({3}, r, DType::f64);
+  const Tensor image = empty({1, 2, 2, 2}, DType::f32, test::device(), MemoryFormat::channels_last);
   test::assign(image, [&](std::int64_t i) { return double(i) + r; });
   Reducer reducer({a, c, b, image});
   EXPECT_EQ(test::to_f64(a)[0], r) << "nothing before reduce()";

@@ -20,6 +20,11 @@
 
 namespace apex::test {
 
+/// On the tests' device.
+inline Tensor filled(const Dims& sizes, double value, DType dtype = DType::f32) {
+  return full(sizes, value, dtype, device());
+}
+
 /// A module that is nothing but parameters (and maybe buffers).
 class Toy : public nn::Module {
  public:
@@ -29,7 +34,7 @@ class Toy : public nn::Module {
     DType dtype = DType::f32;
   };
   explicit Toy(const std::vector<Parameter>& parameters, double value = 1.0) {
-    for (const auto& p : parameters) tensors.push_back(register_parameter(p.name, full({p.numel}, value, p.dtype)));
+    for (const auto& p : parameters) tensors.push_back(register_parameter(p.name, filled({p.numel}, value, p.dtype)));
   }
   Tensor buffer(const std::string& name, const Tensor& value) { return register_buffer(name, value); }
 
@@ -43,10 +48,10 @@ inline std::shared_ptr<Toy> toy(const std::vector<Toy::Parameter>& parameters, d
 /// An output (f64, one element) whose backward hands `gradient` to the parameter, after a pause.
 inline Tensor feed(const Tensor& parameter, double gradient, std::chrono::milliseconds pause = {}) {
   return record(
-      zeros({1}, DType::f64),
+      filled({1}, 0.0, DType::f64),
       {.name = "feed", .inputs = {parameter}, .backward = [parameter, gradient, pause](const Tensor&) -> Gradients {
          if (pause.count() > 0) std::this_thread::sleep_for(pause);
-         return {full(parameter.sizes(), gradient, parameter.dtype())};
+         return {filled(parameter.sizes(), gradient, parameter.dtype())};
        }});
 }
 

@@ -10,6 +10,7 @@
 #include "apex/nn/layers.hpp"
 #include "apex/parallel/distributed_data_parallel.hpp"
 #include "apex/tensor_ops.hpp"
+#include "support/session_device.hpp"
 
 namespace {
 
@@ -35,14 +36,15 @@ class Net : public nn::Module {
 
 int main(int argc, char** argv) {
   return dist::run_main([&] {
-    dist::Session session(argc, argv, {.timeout_s = 20});
+    dist::Session session(argc, argv, {.timeout_s = 20, .device = test::session_device()});
     const auto net = std::make_shared<Net>();
+    net->to(session.device());
     parallel::DistributedDataParallel ddp(net, session.world(), {.message_size = 1});
     const bool all = argc > 1 && std::string(argv[1]) == "all";
     for (int i = 0; i < 3; ++i) {
       net->use_head = i == 0 || (!all && session.rank() != 1);
       ddp.zero_grad();
-      backward(ddp.forward(ones({2, 4})));
+      backward(ddp.forward(ones({2, 4}, DType::f32, session.device())));
     }
     return 0;
   });

@@ -6,6 +6,9 @@
 //
 // APEX_TEST_SESSION runs the same program in another mode: words separated by commas out of
 //   deterministic  debug  funneled  max_count=N  timeout=SECONDS
+//   shared (all ranks on GPU 0, tensors by way of the host)
+// APEX_TEST_DEVICE=cuda runs it on GPUs, one for each rank of this host: 77 (skipped) where there are fewer; none at
+// all is a failure with APEX_REQUIRE_CUDA=1.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -14,6 +17,7 @@
 #include <string>
 
 #include "apex/collectives/session.hpp"
+#include "support/session_device.hpp"
 
 namespace {
 
@@ -36,7 +40,7 @@ class FailuresOfOtherRanks : public ::testing::EmptyTestEventListener {
 };
 
 apex::dist::SessionOptions session_options() {
-  apex::dist::SessionOptions options{.timeout_s = 60};
+  apex::dist::SessionOptions options{.timeout_s = 60, .device = apex::test::session_device()};
   const char* text = std::getenv("APEX_TEST_SESSION");
   std::istringstream words(text ? text : "");
   for (std::string word; std::getline(words, word, ',');) {
@@ -53,6 +57,8 @@ apex::dist::SessionOptions session_options() {
       options.max_count = static_cast<std::int64_t>(value);
     else if (name == "timeout")
       options.timeout_s = value;
+    else if (name == "shared" && options.device == apex::DeviceKind::cuda)
+      options.allow_shared_device = true, options.device_index = 0;
     else
       apex::fail(apex::Kind::argument, apex::concat("APEX_TEST_SESSION: unknown word '", word, "'"));
   }
@@ -64,6 +70,9 @@ apex::dist::SessionOptions session_options() {
 int main(int argc, char** argv) {
   return apex::dist::run_main([&] {
     ::testing::InitGoogleTest(&argc, argv);
+    const char* mode = std::getenv("APEX_TEST_SESSION");
+    const bool share = mode != nullptr && std::string(mode).find("shared") != std::string::npos;
+    if (const int code = apex::test::code_without_devices(share)) return code;
     apex::dist::Session session(argc, argv, session_options());
     if (session.rank() != 0) {
       auto& listeners = ::testing::UnitTest::GetInstance()->listeners();

@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
 #include <cstdlib>
 #include <thread>
 
@@ -117,7 +118,8 @@ class NcclLink final : public DeviceLink {
 
 void NcclLink::connect(Group* group, Group* parent) {
   if (staged_) return;
-  const Deadline limit(concat("connecting the GPUs of group ", group ? group->label : "split from " + parent->label));
+  const Deadline limit(concat("connecting the GPUs of group ", group ? group->label : "split from " + parent->label),
+                       std::max(rt_.options.timeout_s, kConnectSeconds));
   cuda::set_device(device_.index);
   Communicator own;
   if (parent == nullptr) {
