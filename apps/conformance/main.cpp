@@ -7,6 +7,9 @@
 #include <optional>
 
 #include "apex/core/error.hpp"
+#ifdef APEX_HAS_CUDA
+#include "apex/core/cuda.hpp"
+#endif
 #include "ops.hpp"
 
 namespace apex::conformance {
@@ -26,12 +29,21 @@ struct Usage : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+bool finds_gpu() {
+#ifdef APEX_HAS_CUDA
+  return cuda::device_count() > 0;
+#else
+  return false;
+#endif
+}
+
 std::vector<Device> devices_of(const std::string& text) {
-  std::vector<Device> devices;
-  if (text == "cpu" || text == "all") devices.push_back(kCpu);
-  if ((text == "cuda" || text == "all") && has_cuda) devices.push_back({DeviceKind::cuda, 0});
   if (text != "cpu" && text != "cuda" && text != "all") throw Usage("--device is cpu, cuda or all, not '" + text + "'");
-  if (devices.empty()) throw Usage("--device cuda: this build has no CUDA backend");
+  if (text == "cuda" && !has_cuda) throw Usage("--device cuda: this build has no CUDA backend");
+  if (text == "cuda" && !finds_gpu()) fail(Kind::unsupported, "--device cuda: no CUDA device was found");
+  std::vector<Device> devices;
+  if (text != "cuda") devices.push_back(kCpu);
+  if (text != "cpu" && finds_gpu()) devices.push_back({DeviceKind::cuda, 0});
   return devices;
 }
 
@@ -47,7 +59,7 @@ std::optional<Settings> parse(int argc, char** argv) {
   std::string device = "all", dtype;
   po::options_description visible("options"), all;
   visible.add_options()("help,h", "this text")("device", po::value(&device),
-                                               "cpu, cuda or all: every backend of this build (default)")(
+                                               "cpu, cuda or all: the CPU, and a GPU where there is one (default)")(
       "op", po::value(&settings.op), ("replay only cases of this op; known: " + known_ops()).c_str())(
       "dtype", po::value(&dtype), "f64 or f32: replay only in this type (default: every type the op knows)");
   all.add(visible).add_options()("path", po::value(&settings.paths));

@@ -26,9 +26,12 @@ using namespace apex;
 constexpr auto kLast = MemoryFormat::channels_last;
 
 Tensor filled(const Dims& sizes, MemoryFormat format = kLast, DType dtype = DType::f32) {
-  const Tensor t = empty(sizes, dtype, kCpu, format);
+  const Tensor t = empty(sizes, is_16bit(dtype) ? DType::f32 : dtype, kCpu, format);
   kernels::uniform({}, t.view(), -1, 1, {.seed = 1});
-  return t;
+  if (!is_16bit(dtype)) return t;
+  const Tensor half = empty_like(t, dtype);
+  kernels::copy({}, half.view(), t.view());
+  return half;
 }
 
 void moved(benchmark::State& state, std::int64_t elements, int passes) {
@@ -191,9 +194,9 @@ void matmul_f64(benchmark::State& state) {
 }
 BENCHMARK(matmul_f64)->Arg(256)->Arg(1024)->Unit(benchmark::kMillisecond)->UseRealTime();
 
-/// Arguments: 0 f32 or 1 f64; forward, data gradient or weight gradient.
+/// Arguments: the dtype's number (0 f64, 1 f32, 2 f16, 3 bf16); forward, data gradient or weight gradient.
 void conv3x3(benchmark::State& state) {
-  const DType dtype = state.range(0) != 0 ? DType::f64 : DType::f32;
+  const auto dtype = static_cast<DType>(state.range(0));
   const Tensor x = filled({16, 64, 56, 56}, kLast, dtype), w = filled({64, 64, 3, 3}, kLast, dtype), y = empty_like(x),
                dw = empty_like(w);
   const kernels::Conv2dOptions o{.padding = {1, 1}};
@@ -206,8 +209,8 @@ void conv3x3(benchmark::State& state) {
       benchmark::Counter(2.0 * 16 * 64 * 56 * 56 * 64 * 9, benchmark::Counter::kIsIterationInvariantRate);
 }
 BENCHMARK(conv3x3)
-    ->ArgNames({"f64", "pass"})
-    ->ArgsProduct({{0, 1}, {0, 1, 2}})
+    ->ArgNames({"dtype", "pass"})
+    ->ArgsProduct({{0, 1, 2, 3}, {0, 1, 2}})
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
 
