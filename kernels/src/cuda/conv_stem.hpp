@@ -6,8 +6,10 @@
 
 // A convolution of stride 2 over few channels, the first of many networks, starves tensor cores: three of eight or
 // sixteen lanes hold data. Folding squares of 2 x 2 pixels, padding included, into 16 channels
-//   x'[n, a, b, (p, q, c)] = x[n, c, 2a + p - padding, 2b + q - padding],   w'[k, a, b, (p, q, c)] = w[k, c, 2a + p, 2b
-//   + q]
+//
+//   x'[n, a, b, (p, q, c)] = x[n, c, 2a + p - padding, 2b + q - padding]
+//   w'[k, a, b, (p, q, c)] = w[k, c, 2a + p, 2b + q]
+//
 // makes it a convolution of stride 1 without padding and with all lanes in use. (p, q, c) counts c to 4; what lies
 // outside x or w is 0. Products are the same, so only the order of sums differs.
 
