@@ -84,7 +84,7 @@ TEST(DLPack, RefusalLeavesTheTensorWithItsOwner) {
   EXPECT_TRUE(refused(Kind::unsupported, [](Foreign& f) { f.managed.dl_tensor.dtype.lanes = 4; }));
   EXPECT_TRUE(refused(Kind::unsupported, [](Foreign& f) { f.managed.dl_tensor.dtype = {kDLComplex, 64, 1}; }));
   EXPECT_TRUE(refused(Kind::unsupported, [](Foreign& f) { f.managed.dl_tensor.dtype = {kDLFloat, 8, 1}; }));
-  EXPECT_TRUE(refused(Kind::unsupported, [](Foreign& f) { f.managed.dl_tensor.device = {kDLCUDA, 0}; }));
+  EXPECT_TRUE(refused(Kind::unsupported, [](Foreign& f) { f.managed.dl_tensor.device = {kDLCUDA, 99}; }));
   EXPECT_TRUE(refused(Kind::argument, [](Foreign& f) { f.managed.dl_tensor.ndim = 9; }));
   EXPECT_TRUE(refused(Kind::argument, [](Foreign& f) {
     f.managed.dl_tensor.strides = f.strides;

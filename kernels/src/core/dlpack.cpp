@@ -7,6 +7,10 @@
 #include <memory>
 #include <vector>
 
+#ifdef APEX_HAS_CUDA
+#include "apex/core/cuda.hpp"
+#endif
+
 namespace apex {
 namespace {
 
@@ -36,6 +40,15 @@ DType dtype_from(DLDataType type) {
   }
   fail(Kind::unsupported, concat("from_dlpack: type code ", int{type.code}, ", ", int{type.bits}, " bits, ", type.lanes,
                                  " lanes is none of ours"));
+}
+
+/// Whether this process can use CUDA device `index`.
+bool is_visible([[maybe_unused]] int index) {
+#ifdef APEX_HAS_CUDA
+  return index >= 0 && index < cuda::device_count();
+#else
+  return false;
+#endif
 }
 
 struct Export {
@@ -70,7 +83,7 @@ Tensor from_dlpack(DLManagedTensor* managed) {
   if (dl.ndim < 0 || dl.ndim > kMaxRank)
     fail(Kind::argument, concat("from_dlpack: rank ", dl.ndim, ", at most ", kMaxRank, " are supported"));
   const bool on_host = dl.device.device_type == kDLCPU || dl.device.device_type == kDLCUDAHost;
-  if (!on_host && !(has_cuda && dl.device.device_type == kDLCUDA))
+  if (!on_host && !(dl.device.device_type == kDLCUDA && is_visible(dl.device.device_id)))
     fail(Kind::unsupported,
          concat("from_dlpack: this build has no backend for DLPack device type ", int{dl.device.device_type}));
   const DType dtype = dtype_from(dl.dtype);
