@@ -41,23 +41,23 @@ double time_us(const apex::dist::Session& session, int calls, const std::functio
   return median(std::move(us));
 }
 
+/// The bare loop: the same library call on the same communicator (and stream), nothing of ours around it.
+std::function<void()> raw_all_reduce(const apex::dist::ProcessGroup& group, const Tensor& t) {
 #ifdef APEX_HAS_CUDA
-/// The bare loop: the same library call on the same communicator and stream, nothing of ours around it.
-std::function<void()> raw_all_reduce(const apex::dist::ProcessGroup& group, const Tensor& t) {
-  const ncclComm_t comm = apex::dist::nccl_comm(group);
-  if (comm == nullptr) return {};
-  const cudaStream_t stream = apex::cuda::stream_of(apex::dist::nccl_stream(group));
-  return [comm, stream, data = t.raw_data(), n = static_cast<std::size_t>(t.numel())] {
-    APEX_CHECK(ncclAllReduce(data, data, n, ncclFloat32, ncclSum, comm, stream));
-  };
-}
-#else
-std::function<void()> raw_all_reduce(const apex::dist::ProcessGroup& group, const Tensor& t) {
-  return [comm = group.mpi_comm(), data = t.raw_data(), n = static_cast<int>(t.numel())] {
-    MPI_Allreduce(MPI_IN_PLACE, data, n, MPI_FLOAT, MPI_SUM, comm);
-  };
-}
+  if (t.device().is_cuda()) {
+    const ncclComm_t comm = apex::dist::nccl_comm(group);
+    if (comm == nullptr) return {};
+    const cudaStream_t stream = apex::cuda::stream_of(apex::dist::nccl_stream(group));
+    return [comm, stream, data = t.raw_data(), n = static_cast<std::size_t>(t.numel())] {
+      APEX_CHECK(ncclAllReduce(data, data, n, ncclFloat32, ncclSum, comm, stream));
+    };
+  }
 #endif
+  return [comm = group.mpi_comm(), data = t.raw_data(), n = static_cast<int>(t.numel())] {
+    if (MPI_Allreduce(MPI_IN_PLACE, data, n, MPI_FLOAT, MPI_SUM, comm) != MPI_SUCCESS)
+      apex::fail(apex::Kind::communication, "MPI_Allreduce failed");
+  };
+}
 
 /// After one all-reduce of rank + 1 everywhere each element is 1 + 2 + ... + size.
 bool sums_right(const apex::dist::ProcessGroup& group, const Tensor& t) {
@@ -75,15 +75,15 @@ bool sums_right(const apex::dist::ProcessGroup& group, const Tensor& t) {
 void run_collectives(const apex::dist::Session& session, const CollectivesOptions& options) {
   const auto group = session.world();
   const bool talks = session.rank() == 0;
-  const bool cuda = session.device().is_cuda();
   if (session.size() < 2)
     apex::fail(apex::Kind::argument, "collectives take several ranks: mpirun -n 2 apex_bench collectives");
   if (talks) {
-    std::printf("apex_bench collectives on %d ranks, %s, %s\n", session.size(), device_name(session.device()).c_str(),
+    std::string transport = "MPI";
 #ifdef APEX_HAS_CUDA
-                cuda ? apex::concat("NCCL ", apex::dist::nccl_version()).c_str() :
+    if (session.device().is_cuda()) transport = apex::concat("NCCL ", apex::dist::nccl_version());
 #endif
-                     "MPI");
+    std::printf("apex_bench collectives on %d ranks, %s, %s\n", session.size(), device_name(session.device()).c_str(),
+                transport.c_str());
     std::printf("%-24s %12s %12s %12s %8s\n", "all-reduce f32", "us", "bus GB/s", "bare us", "ratio");
   }
   nlohmann::json rows = nlohmann::json::array();

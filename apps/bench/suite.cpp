@@ -104,8 +104,12 @@ void Suite::print(const Row& row) const {
     peer = fixed("%.4f", row.peer_ms);
     ratio = fixed("%.2f", row.peer_ms / row.ms);
   }
-  std::printf("%-58s %10.4f %9.*f %-8s %7s %10s %8s", row.title.c_str(), row.ms, memory ? 0 : 1,
-              rate / (memory ? 1e9 : 1e12), memory ? "GB/s" : "TFLOP/s", share.c_str(), peer.c_str(), ratio.c_str());
+  std::printf("%-58s %10.4f %9.*f %-8s %7s %10s %8s", row.title.c_str(), row.ms, memory || !on_cuda() ? 0 : 1,
+              rate / (memory || !on_cuda() ? 1e9 : 1e12),
+              memory      ? "GB/s"
+              : on_cuda() ? "TFLOP/s"
+                          : "GFLOP/s",
+              share.c_str(), peer.c_str(), ratio.c_str());
   if (!row.peer_note.empty() && row.peer_ms == 0) std::printf("  (peer: %s)", row.peer_note.c_str());
   if (!row.problem.empty()) std::printf("  WRONG: %s", row.problem.c_str());
   std::printf("\n");

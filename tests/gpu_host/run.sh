@@ -110,7 +110,10 @@ section_info() {
   step info.devices 60 'nvidia-smi -L && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv'
   step info.apex 60 'apex_info'
 }
-section_tests() { each_test | in_parallel; }
+section_tests() {
+  ((gpus)) || step tests.gpus 10 "echo 'apex: there is no GPU here'; exit 1"
+  each_test | in_parallel
+}
 section_conformance() { step conformance.all 300 'apex_conformance --device all "$APEX_SOURCE/tests/data/goldens"'; }
 
 section_sanitize() {
