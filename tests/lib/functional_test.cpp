@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/nn/functional.hpp"
 
+#include <limits>
 #include <map>
 
 #include "apex/tensor_ops.hpp"
@@ -58,7 +59,7 @@ TEST(Functional, BinaryValues) {
 
 TEST(Functional, TiesOfMinimumAndMaximumGoToTheFirst) {
   for (const auto op : {F::minimum, F::maximum}) {
-    const Tensor a = leaf(ones({2}, DType::f64)), b = leaf(ones({2}, DType::f64));
+    const Tensor a = leaf(test::ones({2}, DType::f64)), b = leaf(test::ones({2}, DType::f64));
     backward(F::sum(op(a, b)));
     expect_values(grad(a), {1, 1}, 0);
     expect_values(grad(b), {0, 0}, 0);
@@ -131,9 +132,10 @@ TEST(Functional, SecondDerivatives) {
 TEST(Functional, ScaleWhereAndReductions) {
   check_gradient([](const Inputs& in) { return F::scale(in[0], -2.5, 3.0); }, {wave({3, 4})});
   expect_values(F::scale(test::vector_of({1, 2}, DType::f64), -2.5, 3.0), {0.5, -2}, 0);
-  const Tensor condition = from_values<bool>({2, 3}, {true, false, true, false, false, true});
+  const Tensor condition = test::from_values<bool>({2, 3}, {true, false, true, false, false, true});
   check_gradient([&](const Inputs& in) { return F::where(condition, in[0], in[1]); }, {wave({2, 3}), wave({3}, 1)});
-  expect_values(F::where(condition, zeros({}, DType::f64), ones({2, 3}, DType::f64)), {0, 1, 0, 1, 1, 0}, 0);
+  expect_values(F::where(condition, test::zeros({}, DType::f64), test::ones({2, 3}, DType::f64)), {0, 1, 0, 1, 1, 0},
+                0);
 
   for (const bool keep : {false, true}) {
     for (const Dims& dims : {Dims{}, Dims{0}, Dims{-1}, Dims{0, 2}, Dims{1}}) {
@@ -187,7 +189,7 @@ TEST(Functional, CastRoundsOnceAndCastsTheGradientBack) {
   expect_values(grad(x), {1, 1}, 0);
   EXPECT_TRUE(F::cast(x, DType::f64).is_same(x));
   EXPECT_FALSE(requires_grad(F::cast(x, DType::i64)));
-  EXPECT_TRUE(F::to(x, kCpu).is_same(x));
+  EXPECT_TRUE(F::to(x, test::device()).is_same(x));
   if (!has_cuda)
     expect_error(Kind::unsupported, "no backend for cuda:0", [&] { F::to(x, Device{DeviceKind::cuda, 0}); });
 }
@@ -200,7 +202,8 @@ TEST(Functional, MatmulAndLinearGradients) {
   check_gradient(product, {wave({1, 3, 5}), wave({2, 5, 4}, 1)});
   check_gradient(product, {wave({2, 3, 5}), wave({1, 5, 4}, 1)});
   check_gradient(product, {wave({0, 5}), wave({5, 4}, 1)});
-  expect_values(F::matmul(from_values<double>({2, 2}, {1, 2, 3, 4}), from_values<double>({2, 1}, {5, 6})), {17, 39}, 0);
+  expect_values(F::matmul(test::from_values<double>({2, 2}, {1, 2, 3, 4}), test::from_values<double>({2, 1}, {5, 6})),
+                {17, 39}, 0);
   expect_error(Kind::argument, "matmul", [] { F::matmul(wave({2, 3}), wave({2, 3})); });
   expect_error(Kind::argument, "matmul", [] { F::matmul(wave({2, 3, 4}), wave({3, 4, 5})); });
 
@@ -279,7 +282,7 @@ Statistics statistics(const Tensor& x) {
 TEST(Functional, BatchNormTraining) {
   for (const auto format : {MemoryFormat::contiguous, kLast}) {
     const Tensor x = wave({3, 2, 3, 4}, 0, 1.0, 5.0, DType::f64, format), w = wave({2}, 1, 1, 2), b = wave({2}, 2);
-    const Tensor mean = zeros({2}, DType::f64), var = ones({2}, DType::f64);
+    const Tensor mean = test::zeros({2}, DType::f64), var = test::ones({2}, DType::f64);
     const auto version = mean.version();
     const Tensor y =
         F::batch_norm(x, {.weight = w, .bias = b, .running_mean = mean, .running_var = var, .momentum = 0.3});
@@ -385,7 +388,7 @@ TEST(Functional, SoftmaxAndCrossEntropyGradients) {
     check_gradient([&](const Inputs& in) { return F::log_softmax(in[0], dim); },
                    {views::transpose(wave({4, 3}), 0, 1)});
   }
-  const Tensor labels = from_values<std::int64_t>({4}, {2, 0, -100, 4});
+  const Tensor labels = test::from_values<std::int64_t>({4}, {2, 0, -100, 4});
   using kernels::Reduction;
   for (const auto reduction : {Reduction::mean, Reduction::sum, Reduction::none})
     for (const double smoothing : {0.0, 0.1})
@@ -394,19 +397,21 @@ TEST(Functional, SoftmaxAndCrossEntropyGradients) {
             return F::cross_entropy(in[0], labels, {.label_smoothing = smoothing, .reduction = reduction});
           },
           {wave({4, 5})});
-  expect_error(Kind::argument, "row 1", [] { F::cross_entropy(wave({2, 3}), from_values<std::int64_t>({2}, {0, 3})); });
-  expect_error(Kind::argument, "cross_entropy", [] {
-    F::cross_entropy(wave({2, 3}), from_values<std::int64_t>({3}, {0, 1, 2}));
+  expect_error(Kind::argument, "row 1", [] {
+    F::cross_entropy(wave({2, 3}), test::from_values<std::int64_t>({2}, {0, 3}));
   });
   expect_error(Kind::argument, "cross_entropy", [] {
-    F::cross_entropy(wave({3}), from_values<std::int64_t>({3}, {0, 1, 2}));
+    F::cross_entropy(wave({2, 3}), test::from_values<std::int64_t>({3}, {0, 1, 2}));
+  });
+  expect_error(Kind::argument, "cross_entropy", [] {
+    F::cross_entropy(wave({3}), test::from_values<std::int64_t>({3}, {0, 1, 2}));
   });
   expect_error(Kind::argument, "dimension", [] { F::softmax(wave({3}), 1); });
-  EXPECT_EQ(F::cross_entropy(wave({2, 3}, 0, 1, 0, DType::f32), from_values<std::int64_t>({2}, {0, 1})).dim(), 0);
+  EXPECT_EQ(F::cross_entropy(wave({2, 3}, 0, 1, 0, DType::f32), test::from_values<std::int64_t>({2}, {0, 1})).dim(), 0);
 }
 
 TEST(Functional, DropoutMasksByGlobalSample) {
-  const Tensor x = leaf(ones({6, 50}, DType::f64));
+  const Tensor x = leaf(test::ones({6, 50}, DType::f64));
   Generator g{7, 3};
   const Tensor whole = F::dropout(x, 0.25, true, g);
   EXPECT_EQ(g, (Generator{7, 4}));
@@ -422,7 +427,7 @@ TEST(Functional, DropoutMasksByGlobalSample) {
   for (std::int64_t rank = 0; rank < 2; ++rank) {  // rows 0, 2, 4 and 1, 3, 5
     SampleRowsGuard rows({rank, 2});
     Generator again{7, 3};
-    const auto part = values(F::dropout(ones({3, 50}, DType::f64), 0.25, true, again));
+    const auto part = values(F::dropout(test::ones({3, 50}, DType::f64), 0.25, true, again));
     for (std::int64_t r = 0; r < 3; ++r)
       for (std::int64_t c = 0; c < 50; ++c) EXPECT_EQ(part[r * 50 + c], v[(2 * r + rank) * 50 + c]);
   }
@@ -433,7 +438,7 @@ TEST(Functional, DropoutMasksByGlobalSample) {
 }
 
 TEST(TensorOps, CreationAndFormats) {
-  expect_values(full({2}, 2.5), {2.5, 2.5}, 0);
+  expect_values(test::full({2}, 2.5), {2.5, 2.5}, 0);
   const Tensor x = wave({2, 3, 2, 2}, 0, 1, 0, DType::f32, kLast);
   EXPECT_EQ(clone(x).strides(), x.strides());
   EXPECT_NE(clone(x).storage(), x.storage());
@@ -449,6 +454,139 @@ TEST(TensorOps, CreationAndFormats) {
   expect_values(to_format(turned, kLast), values(turned), 0);
   EXPECT_EQ(ones_like(x).strides(), x.strides());
   expect_values(zeros_like(wave({2})), {0, 0}, 0);
+}
+
+/// Values and gradients of an op in 16 bits against f32 from the same numbers: each is rounded once.
+struct HalfCase {
+  const char* name;
+  test::Function f;
+  std::vector<Dims> inputs;
+  std::size_t wide = 8;  ///< inputs from this one on are f32 in both runs
+  double slack = 0;      ///< in units of the largest value: where the gradient is made of several rounded results
+};
+
+const std::vector<HalfCase>& half_cases() {
+  static const Tensor labels = test::from_values<std::int64_t>({5}, {2, 0, -100, 6, 1});
+  static const auto norm = [](const Inputs& in) { return F::BatchNormArguments{.weight = in[1], .bias = in[2]}; };
+  static const auto frozen = [](const Inputs& in) {
+    return F::BatchNormArguments{.weight = in[1],
+                                 .bias = in[2],
+                                 .running_mean = test::full({3}, 0.1),
+                                 .running_var = test::full({3}, 0.7),
+                                 .training = false};
+  };
+  static const F::Conv2dOptions padded{.stride = {2, 1}, .padding = {1, 2}};
+  static const std::vector<HalfCase> cases = {
+      {"matmul", [](const Inputs& in) { return F::matmul(in[0], in[1]); }, {{5, 7}, {7, 3}}},
+      {"matmul, batches",
+       [](const Inputs& in) { return F::matmul(in[0], F::transpose(in[1], 1, 2)); },
+       {{2, 5, 7}, {1, 3, 7}},
+       8,
+       2},
+      {"linear", [](const Inputs& in) { return F::linear(in[0], in[1], in[2]); }, {{5, 7}, {3, 7}, {3}}},
+      {"conv2d",
+       [](const Inputs& in) { return F::conv2d(in[0], in[1], in[2], padded); },
+       {{2, 3, 7, 5}, {4, 3, 3, 3}, {4}}},
+      {"conv2d, channels-last",
+       [](const Inputs& in) { return F::conv2d(F::contiguous(in[0], kLast), in[1], in[2], padded); },
+       {{2, 3, 7, 5}, {4, 3, 3, 3}, {4}}},
+      {"conv2d, groups",
+       [](const Inputs& in) { return F::conv2d(in[0], in[1], {}, {.groups = 2}); },
+       {{2, 4, 5, 5}, {6, 2, 2, 3}}},
+      {"max_pool2d",
+       [](const Inputs& in) {
+         return F::max_pool2d(in[0], {.kernel = {3, 3}, .padding = {1, 1}});
+       },
+       {{2, 3, 7, 5}}},
+      {"avg_pool2d",
+       [](const Inputs& in) {
+         return F::avg_pool2d(in[0], {.kernel = {3, 3}, .stride = {2, 2}});
+       },
+       {{2, 3, 7, 5}}},
+      {"adaptive_avg_pool2d",
+       [](const Inputs& in) {
+         return F::adaptive_avg_pool2d(in[0], {1, 1});
+       },
+       {{2, 3, 7, 5}}},
+      {"batch_norm", [](const Inputs& in) { return F::batch_norm(in[0], norm(in)); }, {{4, 3, 5, 2}, {3}, {3}}, 1},
+      {"batch_norm, all 16 bits",
+       [](const Inputs& in) { return F::batch_norm(in[0], norm(in)); },
+       {{4, 3, 5, 2}, {3}, {3}}},
+      {"batch_norm, evaluation",
+       [](const Inputs& in) { return F::batch_norm(in[0], frozen(in)); },
+       {{4, 3, 5, 2}, {3}, {3}},
+       1},
+      {"batch_norm_relu",
+       [](const Inputs& in) { return F::batch_norm_relu(F::contiguous(in[0], kLast), norm(in)); },
+       {{4, 3, 5, 2}, {3}, {3}},
+       1},
+      {"softmax", [](const Inputs& in) { return F::softmax(in[0], 1); }, {{5, 7}}, 8, 2},
+      {"cross_entropy",
+       [](const Inputs& in) { return F::cross_entropy(in[0], labels, {.label_smoothing = 0.1}); },
+       {{5, 7}}},
+  };
+  return cases;
+}
+
+TEST(Functional, SixteenBitsFollowF32) {
+  for (const DType half : {DType::f16, DType::bf16}) {
+    for (const HalfCase& c : half_cases()) {
+      SCOPED_TRACE(concat(c.name, ' ', half));
+      const auto run = [&](bool narrow) {
+        Inputs in;
+        for (std::size_t k = 0; k < c.inputs.size(); ++k) {
+          const bool wide = k >= c.wide;
+          const Tensor rounded = cast(wave(c.inputs[k], static_cast<int>(k), 1.0, k == 0 ? 0.0 : 0.3, DType::f32),
+                                      wide ? DType::f32 : half);
+          in.push_back(leaf(cast(rounded, wide || !narrow ? DType::f32 : half).detach()));
+        }
+        const Tensor y = c.f(in);
+        const Tensor dy = cast(test::from_function(y.sizes(), DType::f32, y.device(),
+                                                   [](std::int64_t i) { return std::cos(0.9 * double(i) + 0.3); }),
+                               half);
+        backward(y, cast(dy, y.dtype()));
+        std::vector<Tensor> all = {y.detach()};
+        for (const auto& x : in) {
+          EXPECT_EQ(grad(x).dtype(), x.dtype());
+          all.push_back(grad(x));
+        }
+        return all;
+      };
+      const auto narrow = run(true), wide = run(false);
+      const double unit = half == DType::f16 ? 0x1p-11 : 0x1p-8;
+      for (std::size_t k = 0; k < wide.size(); ++k) {
+        const auto got = values(narrow[k]), want = values(wide[k]);
+        double largest = 0;
+        for (const double v : want) largest = std::max(largest, std::abs(v));
+        ASSERT_EQ(got.size(), want.size());
+        for (std::size_t i = 0; i < want.size(); ++i)
+          EXPECT_NEAR(got[i], want[i], 1.01 * unit * std::abs(want[i]) + (c.slack * unit + 1e-5) * largest)
+              << "result " << k << ", " << i;
+      }
+    }
+  }
+}
+
+TEST(Functional, SixteenBitsKeepNaNAndInfinity) {
+  for (const DType half : {DType::f16, DType::bf16}) {
+    const auto from = [&](const std::vector<double>& v) { return cast(test::vector_of(v), half); };
+    const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();
+    const Tensor rows = F::reshape(from({nan, 1, inf, 1, 2, 3}), {3, 2}), weight = F::reshape(from({1, 2}), {1, 2});
+    const auto products = values(F::linear(rows, weight));
+    EXPECT_TRUE(std::isnan(products[0]));
+    EXPECT_EQ(products[1], inf);
+    EXPECT_EQ(products[2], 8);
+    const Tensor image = F::reshape(from({nan, 1, 2, 3, -inf, 4, 5, 6}), {1, 2, 2, 2});
+    const auto pooled = values(F::max_pool2d(image, {}));
+    EXPECT_TRUE(std::isnan(pooled[0]));
+    EXPECT_EQ(pooled[1], 6);
+    const auto convolved = values(F::conv2d(image, F::reshape(from({1, 0.5}), {1, 2, 1, 1})));
+    EXPECT_TRUE(std::isnan(convolved[0]));
+    EXPECT_EQ(convolved[1], 3);
+    EXPECT_EQ(values(F::matmul(F::reshape(from({300, 300}), {1, 2}), F::reshape(from({300, 300}), {2, 1})))[0],
+              half == DType::f16 ? inf : 180224.0);  // beyond f16; the nearest bf16
+    EXPECT_TRUE(std::isnan(values(F::relu(from({nan})))[0]));
+  }
 }
 
 }  // namespace

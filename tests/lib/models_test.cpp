@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
 
+#include "apex/fp16_utils.hpp"
 #include "apex/models/resnet.hpp"
 #include "apex/nn/layers.hpp"
 #include "apex/optimizers/fused_sgd.hpp"
@@ -109,7 +110,7 @@ TEST(Models, SeedDecidesTheWeights) {
 TEST(Models, ChannelsLastFlowsThroughAndAgrees) {
   Generator g{4, 0};
   const auto model = models::resnet20({.num_classes = 5, .in_channels = 1}, g);
-  model->to(DType::f64);
+  model->to(test::device(), DType::f64, MemoryFormat::contiguous);
   model->eval();
   const Tensor x = wave({2, 1, 12, 12});
   NoGradGuard no_grad;
@@ -125,9 +126,9 @@ TEST(Models, ChannelsLastFlowsThroughAndAgrees) {
 TEST(Models, GradientOfTheWholeNetwork) {
   Generator g{6, 0};
   const auto model = models::resnet20({.num_classes = 4, .in_channels = 3}, g);
-  model->to(kCpu, DType::f64, MemoryFormat::channels_last);
+  model->to(test::device(), DType::f64, MemoryFormat::channels_last);
   const Tensor x = wave({3, 3, 8, 8}, 1, 1, 0, DType::f64, MemoryFormat::channels_last);
-  const Tensor labels = from_values<std::int64_t>({3}, {0, 3, 1});
+  const Tensor labels = test::from_values<std::int64_t>({3}, {0, 3, 1});
   const auto loss = [&] { return nn::cross_entropy((*model)(x), labels, {.label_smoothing = 0.1}); };
   backward(loss());
   for (const auto& p : model->named_parameters()) {
@@ -153,10 +154,10 @@ TEST(Models, GradientOfTheWholeNetwork) {
 TEST(Models, LearnsASmallBatch) {
   Generator g{8, 0};
   const auto model = models::resnet20({.num_classes = 4, .in_channels = 1}, g);
-  model->to(MemoryFormat::channels_last);
+  model->to(test::device(), MemoryFormat::channels_last);
   optimizers::FusedSGD optimizer(model->parameters(), {.lr = 0.05, .momentum = 0.9, .weight_decay = 1e-4});
   const Tensor x = wave({8, 1, 16, 16}, 1, 1, 0, DType::f32, MemoryFormat::channels_last);
-  const Tensor labels = from_values<std::int64_t>({8}, {0, 1, 2, 3, 0, 1, 2, 3});
+  const Tensor labels = test::from_values<std::int64_t>({8}, {0, 1, 2, 3, 0, 1, 2, 3});
   double first = 0, last = 0;
   for (int step = 0; step < 30; ++step) {
     const Tensor loss = nn::cross_entropy((*model)(x), labels);
@@ -167,6 +168,100 @@ TEST(Models, LearnsASmallBatch) {
   }
   EXPECT_GT(first, 1.0);
   EXPECT_LT(last, 0.1);
+}
+
+/// The 16-bit recipe by hand: 16-bit weights and activations, f32 batch norms, masters and momentum; f16 with a scale.
+TEST(Models, LearnsASmallBatchIn16Bits) {
+  for (const DType half : {DType::bf16, DType::f16}) {
+    SCOPED_TRACE(name_of(half));
+    Generator g{8, 0};
+    const auto model = models::resnet20({.num_classes = 4, .in_channels = 1}, g);
+    model->to(test::device(), MemoryFormat::channels_last);
+    fp16_utils::convert_network(*model, half);
+    const auto parameters = model->parameters();
+    optimizers::FusedSGD optimizer(parameters,
+                                   {.lr = 0.05, .momentum = 0.9, .weight_decay = 1e-4, .master_weights = true});
+    const Tensor x = wave({8, 1, 16, 16}, 1, 1, 0, half, MemoryFormat::channels_last);
+    const Tensor labels = test::from_values<std::int64_t>({8}, {0, 1, 2, 3, 0, 1, 2, 3});
+    const double loss_scale = half == DType::f16 ? 128 : 1;
+    const Tensor inv_scale = test::full({1}, 1 / loss_scale);
+    double first = 0, last = 0;
+    for (int step = 0; step < 30; ++step) {
+      const Tensor loss = nn::cross_entropy((*model)(x), labels);
+      EXPECT_EQ(loss.dtype(), DType::f32);
+      backward(scale(loss, loss_scale));
+      optimizer.step({.inv_scale = inv_scale});
+      optimizer.zero_grad();
+      (step == 0 ? first : last) = loss.item();
+    }
+    EXPECT_GT(first, 1.0);
+    EXPECT_LT(last, 0.1);
+    for (const auto& p : model->named_parameters()) {
+      const bool norm = p.name.find("bn") != std::string::npos || p.name.find("downsample.1") != std::string::npos;
+      EXPECT_EQ(p.tensor.dtype(), norm ? DType::f32 : half) << p.name;
+      const auto& state = optimizer.state_of(p.tensor);
+      EXPECT_EQ(state.at("momentum_buffer").dtype(), DType::f32) << p.name;
+      ASSERT_EQ(state.contains("master"), !norm) << p.name;
+      if (!norm) {
+        EXPECT_EQ(values(cast(state.at("master"), half)), values(p.tensor)) << p.name;
+      }
+    }
+  }
+}
+
+/// What one step of training gives: loss, all gradients one after another, all running statistics.
+struct StepResult {
+  double loss;
+  std::vector<double> gradients, statistics;
+};
+
+StepResult first_step(DType weights, DType run_in) {
+  Generator g{8, 0};
+  const auto model = models::resnet20({.num_classes = 4, .in_channels = 3}, g);
+  fp16_utils::convert_network(*model, weights);
+  model->to(test::device(), MemoryFormat::channels_last);
+  if (run_in == DType::f32) model->to(DType::f32);
+  const Tensor x = cast(
+      cast(test::uniform({16, 3, 16, 16}, DType::f32, test::device(), 3, -2, 2, MemoryFormat::channels_last), weights),
+      run_in);
+  const Tensor labels =
+      test::on_device(from_values<std::int64_t>({16}, {0, 1, 2, 3, 0, 1, 2, 3, 3, 3, 1, 0, 1, 2, 0, 2}));
+  const Tensor loss = nn::cross_entropy((*model)(x), labels);
+  backward(loss);
+  StepResult result{loss.item(), {}, {}};
+  for (const auto& p : model->parameters()) {
+    EXPECT_EQ(grad(p).dtype(), p.dtype());
+    for (const double v : values(grad(p))) result.gradients.push_back(v);
+  }
+  for (const auto& b : model->buffers())
+    for (const double v : values(b)) result.statistics.push_back(v);
+  return result;
+}
+
+double cosine(const std::vector<double>& a, const std::vector<double>& b) {
+  double ab = 0, aa = 0, bb = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    ab += a[i] * b[i];
+    aa += a[i] * a[i];
+    bb += b[i] * b[i];
+  }
+  return ab / std::sqrt(aa * bb);
+}
+
+/// One 16-bit step against f32 from the same (rounded) weights and images.
+TEST(Models, A16BitStepFollowsTheF32One) {
+  for (const DType half : {DType::bf16, DType::f16}) {
+    SCOPED_TRACE(name_of(half));
+    const StepResult narrow = first_step(half, half), wide = first_step(half, DType::f32);
+    const bool bf16 = half == DType::bf16;
+    ASSERT_EQ(narrow.gradients.size(), wide.gradients.size());
+    EXPECT_NEAR(narrow.loss, wide.loss, (bf16 ? 2e-2 : 3e-3) * wide.loss);
+    EXPECT_GE(cosine(narrow.gradients, wide.gradients), bf16 ? 0.93 : 0.99);
+    ASSERT_EQ(narrow.statistics.size(), wide.statistics.size());
+    for (std::size_t i = 0; i < wide.statistics.size(); ++i)
+      EXPECT_NEAR(narrow.statistics[i], wide.statistics[i],
+                  (bf16 ? 2e-2 : 3e-3) * (std::abs(wide.statistics[i]) + 0.1));
+  }
 }
 
 }  // namespace
