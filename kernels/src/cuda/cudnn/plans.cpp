@@ -83,6 +83,9 @@ double time_of(const Context& ctx, cudnnHandle_t handle, const Plan& plan, const
   return start.milliseconds_to(end) / kRuns;
 }
 
+/// A plan that fails in cuDNN, or for whose scratch there is no room, is passed over; anything else is an error.
+bool passed_over(const Error& e) { return e.domain() == Domain::cudnn || e.kind() == Kind::exhausted; }
+
 /// The first suggestion that builds, fits the workspace limit and runs.
 Entry choose_first(const Context& ctx, cudnnHandle_t handle, const ConvKey& key, const Buffers& buffers) {
   const Suggestions suggestions(handle, key, false);
@@ -92,7 +95,7 @@ Entry choose_first(const Context& ctx, cudnnHandle_t handle, const ConvKey& key,
     try {
       run(ctx, handle, *plan, buffers);
     } catch (const Error& e) {
-      if (e.domain() != Domain::cudnn) throw;
+      if (!passed_over(e)) throw;
       continue;
     }
     return {plan, false};
@@ -123,7 +126,7 @@ Entry choose_fastest(const Context& ctx, cudnnHandle_t handle, const ConvKey& ke
       best.plan = plan;
       best_time = time;
     } catch (const Error& e) {
-      if (e.domain() != Domain::cudnn) throw;
+      if (!passed_over(e)) throw;
     }
   }
   // The last candidate wrote last: all give the result, but the winner's is the one later steps repeat.
@@ -146,7 +149,7 @@ void put(const ConvKey& key, const Entry& entry, bool chosen) {
   if (chosen && entry.plan != nullptr) ++s.chosen;
 }
 
-/// An imported plan for the key, built; taken out of the imported ones.
+/// An imported plan for the key, built.
 std::optional<Entry> take_imported(const ConvKey& key, cudnnHandle_t handle) {
   Store& s = store();
   Imported found;
