@@ -92,17 +92,20 @@ const Case kCases[] = {
     {{2, 20, 3, 4, 5}, MemoryFormat::channels_last},
     {{3, 37, 40, 1}, MemoryFormat::channels_last},
     {{2, 300, 3, 3}, MemoryFormat::channels_last},
+    {{2, 520, 5, 3}, MemoryFormat::channels_last},
+    {{3, 64, 40, 21}, MemoryFormat::channels_last},
 };
 
 class BatchNorm : public ::testing::TestWithParam<Case> {};
 
 /// One configuration through forward and backward, training and inference.
-void check(const Case& c, DType dtype, bool affine, bool with_residual, bool relu) {
-  SCOPED_TRACE(concat(c.sizes, dtype, c.format == MemoryFormat::channels_last, affine, with_residual, relu));
+void check(const Case& c, DType dtype, bool affine, bool with_residual, bool relu, bool aligned) {
+  SCOPED_TRACE(concat(c.sizes, dtype, c.format == MemoryFormat::channels_last, affine, with_residual, relu, aligned));
   const std::int64_t channels = c.sizes[1], rows = element_count(c.sizes) / channels;
   const DType acc = accum_dtype(dtype);
   const auto made = [&](std::uint64_t seed) {
-    return test::misaligned(test::uniform(c.sizes, dtype, test::device(), seed, -1, 2, c.format));
+    const Tensor t = test::uniform(c.sizes, dtype, test::device(), seed, -1, 2, c.format);
+    return aligned ? t : test::misaligned(t);
   };
   const Tensor x = made(1), dy = made(2), residual = with_residual ? made(3) : Tensor{};
   const Tensor weight = affine ? test::uniform({channels}, acc, test::device(), 4, 0.5, 1.5) : Tensor{},
@@ -129,7 +132,13 @@ void check(const Case& c, DType dtype, bool affine, bool with_residual, bool rel
   EXPECT_TRUE(test::close(inv_std, want.inv_std, test::forward_tolerance(acc)));
   EXPECT_TRUE(test::close(running_mean, moved_mean, test::forward_tolerance(acc)));
   EXPECT_TRUE(test::close(running_var, moved_var, test::forward_tolerance(acc)));
-  const Tensor in_place = test::misaligned(x);
+  const auto copy_of = [&](const Tensor& t) {
+    const Tensor out = aligned ? empty_like(t) : test::misaligned(t);
+    const auto all = test::to_f64(t);
+    test::assign(out, [&](std::int64_t i) { return all[static_cast<std::size_t>(i)]; });
+    return out;
+  };
+  const Tensor in_place = copy_of(x);
   kernels::batch_norm_forward(test::context(), in_place.view(), mean.view(), inv_std.view(), {}, {}, in_place.view(),
                               weight.view(), bias.view(), residual.view(), 0.1, options);
   EXPECT_EQ(test::to_f64(in_place), test::to_f64(y));
@@ -150,11 +159,11 @@ void check(const Case& c, DType dtype, bool affine, bool with_residual, bool rel
     EXPECT_TRUE(test::close(dx, want.dx, backward_bound));
     EXPECT_TRUE(test::equal(dresidual, want.dresidual));
   }
-  const Tensor over_dy = test::misaligned(dy);  // the gradient of the residual may replace dy, dx may replace dy
+  const Tensor over_dy = copy_of(dy);  // the gradient of the residual may replace dy, dx may replace dy
   kernels::batch_norm_backward(test::context(), {}, over_dy.view(), dweight.view(), {}, over_dy.view(), y.view(),
                                x.view(), weight.view(), bias.view(), mean.view(), inv_std.view(), options);
   EXPECT_TRUE(test::equal(over_dy, want.dresidual));
-  const Tensor dx_over_dy = test::misaligned(dy);
+  const Tensor dx_over_dy = copy_of(dy);
   kernels::batch_norm_backward(test::context(), dx_over_dy.view(), {}, {}, {}, dx_over_dy.view(), y.view(), x.view(),
                                weight.view(), bias.view(), mean.view(), inv_std.view(), options);
   EXPECT_EQ(test::to_f64(dx_over_dy), test::to_f64(dx));
@@ -175,11 +184,49 @@ void check(const Case& c, DType dtype, bool affine, bool with_residual, bool rel
 
 TEST_P(BatchNorm, MatchesFloat64Reference) {
   for (const auto dtype : {DType::f64, DType::f32})
-    for (int bits = 0; bits < 8; ++bits) check(GetParam(), dtype, bits & 1, bits & 2, bits & 4);
+    for (int bits = 0; bits < 8; ++bits) check(GetParam(), dtype, bits & 1, bits & 2, bits & 4, bits & 1);
 }
 TEST_P(BatchNorm, SixteenBitStorage) {
   // Where ReLU's input is within rounding of zero the mask may differ from the float64 one, so without it.
-  for (const auto dtype : {DType::f16, DType::bf16}) check(GetParam(), dtype, true, true, false);
+  for (const auto dtype : {DType::f16, DType::bf16})
+    for (const bool aligned : {false, true}) check(GetParam(), dtype, true, true, false, aligned);
+}
+/// The mask made again from x is the one the forward applied, whatever the type.
+TEST_P(BatchNorm, MaskMadeAgain) {
+  const auto& [sizes, format] = GetParam();
+  for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    SCOPED_TRACE(concat(dtype));
+    const Dims c{sizes[1]};
+    const DType acc = accum_dtype(dtype);
+    const Tensor x = test::uniform(sizes, dtype, test::device(), 1, -1, 1, format),
+                 dy = test::uniform(sizes, dtype, test::device(), 2, 1, 2, format),
+                 w = test::uniform(c, acc, test::device(), 3, 0.5, 1.5), b = test::uniform(c, acc, test::device(), 4);
+    const Tensor plain = test::fresh_like(x), y = test::fresh_like(x), mean = test::fresh(c, acc),
+                 inv = test::fresh(c, acc);
+    kernels::batch_norm_forward(test::context(), plain.view(), mean.view(), inv.view(), {}, {}, x.view(), w.view(),
+                                b.view(), {}, 0.1);
+    kernels::batch_norm_forward(test::context(), y.view(), mean.view(), inv.view(), {}, {}, x.view(), w.view(),
+                                b.view(), {}, 0.1, {.relu = true});
+    auto want = test::to_f64(plain);
+    for (auto& v : want) v = std::max(v, 0.0);
+    EXPECT_TRUE(test::equal(y, want));
+    std::vector<double> results[2], masks[2];
+    for (const bool from_output : {false, true}) {
+      const Tensor dx = test::fresh_like(x), g = test::fresh_like(x), dw = test::fresh(c, acc);
+      const ConstView out = from_output ? y.view() : View{};
+      kernels::batch_norm_backward(test::context(), dx.view(), {}, dw.view(), {}, dy.view(), out, x.view(), w.view(),
+                                   b.view(), mean.view(), inv.view(), {.relu = true});
+      kernels::batch_norm_backward(test::context(), {}, g.view(), {}, {}, dy.view(), out, x.view(), w.view(), b.view(),
+                                   mean.view(), inv.view(), {.relu = true});
+      results[from_output] = test::to_f64(dx);
+      for (const double v : test::to_f64(dw)) results[from_output].push_back(v);
+      masks[from_output] = test::to_f64(g);
+    }
+    EXPECT_EQ(results[0], results[1]);
+    EXPECT_EQ(masks[0], masks[1]);
+    const auto gradient = test::to_f64(dy);
+    for (std::size_t i = 0; i < want.size(); ++i) ASSERT_EQ(masks[1][i], want[i] > 0 ? gradient[i] : 0) << i;
+  }
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, BatchNorm, ::testing::ValuesIn(kCases), [](const auto& i) {
   std::string name = i.param.format == MemoryFormat::channels_last ? "last" : "row";
