@@ -27,7 +27,7 @@ while IFS= read -r file; do
   count=$((count + 1))
   report_matches "$file" "$machine_paths" "a path of one machine"
   case $file in
-    *.cpp | *.hpp | *.cu | *.cuh | *.cmake | *CMakeLists.txt | *.sh | *.sbatch | dev | .ci/run)
+    *.cpp | *.hpp | *.cu | *.cuh | *.cmake | *CMakeLists.txt | *.sh | *.py | *.sbatch | dev | .ci/run)
       has_licence "$file" || finding "$file" "lacks the two SPDX lines"
       report_matches "$file" "$unfinished" "unfinished work"
       report_matches "$file" '[[:space:]]$' "trailing white space"
