@@ -21,11 +21,14 @@ namespace apex::test {
 
 namespace fs = std::filesystem;
 
-/// imagenet_train under mpiexec, in a folder of its own.
+/// imagenet_train under mpiexec, in a folder of its own, on the CPU unless the arguments name a device.
+///
+/// APEX_TEST_PROGRAMS names another folder of programs than the build's, and APEX_TEST_MPIEXEC another mpiexec; "none"
+/// starts one rank directly, for hosts without MPI's launcher.
 class TrainRun {
  public:
   TrainRun(int ranks, std::vector<std::string> arguments, std::vector<std::string> environment = {})
-      : process_(command(ranks, arguments), environment) {}
+      : process_(command(ranks, arguments), with_device(std::move(environment))) {}
 
   TrainRun& finish(double seconds = 100) {
     finished_ = process_.finish(seconds);
@@ -51,8 +54,21 @@ class TrainRun {
   }
 
  private:
+  static std::string setting(const char* name, const std::string& otherwise) {
+    const char* value = std::getenv(name);
+    return value == nullptr || *value == '\0' ? otherwise : value;
+  }
+  static std::vector<std::string> with_device(std::vector<std::string> environment) {
+    environment.insert(environment.begin(), "APEX_OPT_DEVICE=cpu");  // the command line comes before it
+    return environment;
+  }
   static std::vector<std::string> command(int ranks, const std::vector<std::string>& arguments) {
-    std::vector<std::string> out = {APEX_MPIEXEC, "-n", std::to_string(ranks), APEX_IMAGENET_TRAIN};
+    const fs::path built = APEX_IMAGENET_TRAIN;
+    const std::string folder = setting("APEX_TEST_PROGRAMS", built.parent_path().string());
+    const std::string mpiexec = setting("APEX_TEST_MPIEXEC", APEX_MPIEXEC);
+    std::vector<std::string> out;
+    if (mpiexec != "none" || ranks > 1) out = {mpiexec, "-n", std::to_string(ranks)};
+    out.push_back((fs::path(folder) / built.filename()).string());
     out.insert(out.end(), arguments.begin(), arguments.end());
     return out;
   }

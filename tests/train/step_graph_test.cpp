@@ -149,7 +149,10 @@ void expect_equal_bits(DType dtype, std::int64_t micro_steps) {
 }
 
 TEST_F(StepGraphs, TwentyStepsHaveTheBitsOfEagerOnes) {
-  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+  // On the CPU both runs are eager: one type shows that, and that the loop here is right.
+  const auto dtypes =
+      test::on_cuda() ? std::vector{DType::f64, DType::f32, DType::f16, DType::bf16} : std::vector{DType::f32};
+  for (const DType dtype : dtypes) {
     SCOPED_TRACE(concat(dtype));
     expect_equal_bits(dtype, 1);
   }
