@@ -50,49 +50,50 @@ inline To convert(From value) {
   }
 }
 
-inline void load_halves(float* dst, const float16* src, std::int64_t n) {
+// Eight at a time, in registers.
+#if defined(__F16C__) && defined(__AVX2__)
+#define APEX_HALVES_BY_8 1
+inline __m256 widen_8(const float16* src) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(src)));
+}
+inline __m256 widen_8(const bfloat16* src) {
+  const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(src)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+inline void narrow_8(float16* dst, __m256 value) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(dst),
+                   _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+/// The same steps as detail::bfloat_from_float.
+inline void narrow_8(bfloat16* dst, __m256 value) {
+  const __m256i bits = _mm256_castps_si256(value), high = _mm256_srli_epi32(bits, 16);
+  const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+  const __m256i step = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, step), 16);
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+  const __m256i result = _mm256_blendv_epi8(rounded, _mm256_or_si256(high, _mm256_set1_epi32(0x40)), is_nan);
+  const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(dst), packed);
+}
+#else
+#define APEX_HALVES_BY_8 0
+#endif
+
+template <class T>
+inline void load_halves(float* dst, const T* src, std::int64_t n) {
   std::int64_t i = 0;
-#ifdef __F16C__
-  for (; i + 8 <= n; i += 8)
-    _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(src + i))));
+#if APEX_HALVES_BY_8
+  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(dst + i, widen_8(src + i));
 #endif
   for (; i < n; ++i) dst[i] = static_cast<float>(src[i]);
 }
-inline void load_halves(float* dst, const bfloat16* src, std::int64_t n) {
+template <class T>
+inline void store_halves(T* dst, const float* src, std::int64_t n) {
   std::int64_t i = 0;
-#ifdef __AVX2__
-  for (; i + 8 <= n; i += 8) {
-    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(src + i)));
-    _mm256_storeu_ps(dst + i, _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
-  }
+#if APEX_HALVES_BY_8
+  for (; i + 8 <= n; i += 8) narrow_8(dst + i, _mm256_loadu_ps(src + i));
 #endif
-  for (; i < n; ++i) dst[i] = static_cast<float>(src[i]);
-}
-inline void store_halves(float16* dst, const float* src, std::int64_t n) {
-  std::int64_t i = 0;
-#ifdef __F16C__
-  for (; i + 8 <= n; i += 8)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + i),
-                     _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-#endif
-  for (; i < n; ++i) dst[i] = float16(src[i]);
-}
-inline void store_halves(bfloat16* dst, const float* src, std::int64_t n) {
-  std::int64_t i = 0;
-#ifdef __AVX2__
-  const __m256i one = _mm256_set1_epi32(1), almost_half = _mm256_set1_epi32(0x7fff), quiet = _mm256_set1_epi32(0x40);
-  for (; i + 8 <= n; i += 8) {  // the same steps as detail::bfloat_from_float
-    const __m256 value = _mm256_loadu_ps(src + i);
-    const __m256i bits = _mm256_castps_si256(value), high = _mm256_srli_epi32(bits, 16);
-    const __m256i step = _mm256_add_epi32(almost_half, _mm256_and_si256(high, one));
-    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, step), 16);
-    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-    const __m256i result = _mm256_blendv_epi8(rounded, _mm256_or_si256(high, quiet), is_nan);
-    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(result, result), 0xd8);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(dst + i), _mm256_castsi256_si128(packed));
-  }
-#endif
-  for (; i < n; ++i) dst[i] = bfloat16(src[i]);
+  for (; i < n; ++i) dst[i] = T(src[i]);
 }
 
 /// dst[i] = src[i * stride], converted.

@@ -20,6 +20,11 @@ struct VectorOps {
     Value v;
     if constexpr (std::is_same_v<T, A>) {
       std::memcpy(&v, from, sizeof v);
+#if APEX_HALVES_BY_8
+    } else if constexpr (is_half_type<T> && std::is_same_v<A, float>) {
+      const __m256 wide = widen_8(from);
+      std::memcpy(&v, &wide, sizeof v);
+#endif
     } else {
       A wide[width];
       load_block(wide, from, 1, width);
@@ -31,6 +36,12 @@ struct VectorOps {
   static void store(T* to, Value v) {
     if constexpr (std::is_same_v<T, A>) {
       std::memcpy(to, &v, sizeof v);
+#if APEX_HALVES_BY_8
+    } else if constexpr (is_half_type<T> && std::is_same_v<A, float>) {
+      __m256 wide;
+      std::memcpy(&wide, &v, sizeof v);
+      narrow_8(to, wide);
+#endif
     } else {
       A wide[width];
       std::memcpy(wide, &v, sizeof v);
