@@ -59,6 +59,7 @@ int kernels(const std::string& what, int argc, char** argv) {
   set.integer("runs", runs, "runs of each row; the median counts", 1, 10000);
   set.integer("threads", threads, "CPU threads", 1, 4096);
   set.text("only", options.only, "only rows whose title contains this");
+  set.text("skip", options.skip, "no rows whose title contains this");
   set.flag("peer", options.peer, "time the same rows in PyTorch, in turn");
   set.text("python", options.python, "the Python that has torch");
   set.text("json", options.json, "write the rows to this file");

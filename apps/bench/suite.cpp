@@ -38,6 +38,7 @@ Suite::Suite(std::string command, const SuiteOptions& options)
 Suite::~Suite() = default;
 
 bool Suite::wants(const std::string& title) const {
+  if (!options_.skip.empty() && title.find(options_.skip) != std::string::npos) return false;
   return options_.only.empty() || title.find(options_.only) != std::string::npos;
 }
 
@@ -118,7 +119,7 @@ void Suite::print(const Row& row) const {
 
 void Suite::measure_limits() {
   // Measured first and by the same clock, whatever rows were asked for: every share of the limit refers to them.
-  const std::string only = std::exchange(options_.only, {});
+  const std::string only = std::exchange(options_.only, {}), skip = std::exchange(options_.skip, {});
   const std::int64_t bytes = on_cuda() ? std::int64_t{2} << 30 : std::int64_t{256} << 20;
   row(apex::concat("copy ", bytes >> 20, " MiB"), apex::concat("copy ", bytes), [&] {
     const Tensor from = uniform({bytes / 4}, apex::DType::f32, device(), 1), to = apex::empty_like(from);
@@ -151,6 +152,7 @@ void Suite::measure_limits() {
   });
   flops_per_s_ = rows_.back().amount / (rows_.back().ms * 1e-3);
   options_.only = only;
+  options_.skip = skip;
 }
 
 void Suite::finish() {

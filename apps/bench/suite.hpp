@@ -15,6 +15,7 @@ namespace bench {
 struct SuiteOptions {
   apex::Device device{};
   int runs = 20;
+  std::string skip;   ///< rows whose title contains it are left out; empty: none
   std::string only;   ///< rows whose title contains it; empty: all
   bool peer = false;  ///< time the same in PyTorch, row by row
   std::string python = "python3";

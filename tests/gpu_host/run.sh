@@ -142,9 +142,12 @@ bench() {  # NAME SECONDS COMMAND WITHOUT THE PEER: adds the JSON file, and the 
   local flags="${4:-}"
   step "$1" "$2" "$3 $flags --json '$out/$1.json'"
 }
-section_bench-ops() { bench ops 580 'apex_bench ops --device cuda' "${peer[0]:-}"; }
+section_bench-ops() {
+  bench ops.memory 300 'apex_bench ops --device cuda --skip ResNet-50' "${peer[0]:-}"
+  bench ops.convolutions 580 'apex_bench ops --device cuda --only ResNet-50' "${peer[0]:-}"
+}
 section_bench-optim() { bench optim 300 'apex_bench optim --device cuda' "${peer[0]:-}"; }
-resnet='apex_bench step --arch resnet50 --batch-size 256'
+resnet='apex_bench step --arch resnet50'
 section_bench-step() {
   local dtype
   for dtype in bf16 f16; do
