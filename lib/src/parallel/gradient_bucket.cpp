@@ -71,11 +71,12 @@ void GradientBucket::launch(const std::vector<Contribution>& contributions, cons
   if (ranks_ == 1 && rule_.predivide == 1.0 && !rule_.retain) return;  // nothing would change
   const DType dtype = gradients_.front().dtype();
   const Context here = gradients_.front().context();
+  // Made here, where it is let go of too: under capture the other stream must end with the collective.
+  flat_ = empty({total}, rule_.always_fp32 && is_16bit(dtype) ? DType::f32 : dtype, gradients_.front().device());
 #ifdef APEX_HAS_CUDA
   if (where) cuda::order(here, *where);
 #endif
   const StreamGuard guard(where.value_or(here));
-  flat_ = empty({total}, rule_.always_fp32 && is_16bit(dtype) ? DType::f32 : dtype, gradients_.front().device());
   kernels::flatten(flat_.context(), flat_.view(), views_of<ConstView>(gradients_), 1.0 / rule_.predivide);
   work_ = group.all_reduce(flat_, dist::ReduceOp::sum, dist::Label(label));
 }
