@@ -117,7 +117,9 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
         validation_set = validation_loader(data, options, batch_size, session);
       },
       "loaders");
-  apex::train::PlanCache plans(apex::train::plan_cache_path(o.plan_cache, session.device(), o.checkpoint_dir));
+  // A deterministic run takes nothing over that an earlier run has timed.
+  const std::string plan_cache = o.deterministic ? "none" : o.plan_cache;
+  apex::train::PlanCache plans(apex::train::plan_cache_path(plan_cache, session.device(), o.checkpoint_dir));
   plans.set_writes(session.rank() == 0);
   plans.load(session.world().broadcast(session.rank() == 0 ? plans.read() : std::string(), 0, "execution plans"));
   apex::train::Trainer trainer({.session = session,

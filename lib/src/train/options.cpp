@@ -60,8 +60,9 @@ void declare(OptionSet& set, TrainOptions& o) {
   set.flag("deterministic", o.deterministic, "bit-identical repeats on any machine of the same kind");
   set.flag("cuda-graph", o.cuda_graph, "capture the whole step as a CUDA graph");
   set.flag("tf32", o.tf32, "let f32 convolutions and products on a GPU round their inputs to 10 bits of mantissa");
-  set.text("plan-cache", o.plan_cache,
-           "file that keeps the GPU plans timed for each shape; auto: in ~/.cache/apex; none");
+  set.text(
+      "plan-cache", o.plan_cache,
+      "file that keeps the GPU plans timed for each shape; auto: in ~/.cache/apex; none (also with --deterministic)");
   set.choice("opt-level", o.opt_level, {"O0", "O1", "O2", "O3", "O4", "O5"}, "mixed precision of apex.amp");
   set.text("keep-batchnorm-fp32", o.keep_batchnorm_fp32, "override of the opt level: True or False");
   set.text("loss-scale", o.loss_scale, "what the loss is multiplied by; default 1024 for f16, else 1");

@@ -71,7 +71,8 @@ void apply_backend(const TrainOptions& options, Device device) {
   if (!device.is_cuda()) return;
   kernels::set_allow_tf32(options.tf32);
   kernels::set_deterministic(options.deterministic);
-  kernels::set_plan_choice(kernels::PlanChoice::timed);
+  // Which of several plans is fastest differs from run to run, and with it the last bits.
+  kernels::set_plan_choice(options.deterministic ? kernels::PlanChoice::heuristic : kernels::PlanChoice::timed);
 }
 
 parallel::DistributedDataParallelOptions ddp_options(const TrainOptions& options) {

@@ -39,7 +39,8 @@ bool capturing(const Context& ctx);
 
 inline cudaStream_t stream_of(const Context& ctx) noexcept { return static_cast<cudaStream_t>(ctx.stream); }
 
-/// Owns a non-blocking stream.
+/// Owns a non-blocking stream. The driver's stream is kept and handed to a later owner, so that tensors made on it may
+/// outlive this one.
 class Stream {
  public:
   /// @param high_priority  work queued here goes before that of other streams where both could run
@@ -54,6 +55,7 @@ class Stream {
 
  private:
   Device device_;
+  bool high_priority_;
   cudaStream_t stream_ = nullptr;
 };
 

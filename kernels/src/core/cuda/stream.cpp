@@ -1,8 +1,11 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
 #include <array>
+#include <map>
 #include <mutex>
+#include <new>
 #include <utility>
+#include <vector>
 
 #include "apex/core/cuda.hpp"
 #include "main_stream.hpp"
@@ -34,6 +37,36 @@ void ignore_unloading(cudaError_t status, const char* what) noexcept {
   if (status == cudaSuccess || status == cudaErrorCudartUnloading || status == cudaErrorContextIsDestroyed) return;
   cudaGetLastError();
   log_warning(concat(what, " failed: ", cudaGetErrorString(status)));
+}
+
+/// Streams that nobody owns at present. They are never destroyed: tensors made on one may outlive its owner, and give
+/// their memory back in its order.
+class IdleStreams {
+ public:
+  cudaStream_t take(int device, bool high_priority) {
+    const std::lock_guard lock(mutex_);
+    auto& idle = idle_[{device, high_priority}];
+    if (idle.empty()) return nullptr;
+    const cudaStream_t stream = idle.back();
+    idle.pop_back();
+    return stream;
+  }
+  void put(int device, bool high_priority, cudaStream_t stream) noexcept {
+    try {
+      const std::lock_guard lock(mutex_);
+      idle_[{device, high_priority}].push_back(stream);
+    } catch (const std::bad_alloc&) {  // then it is not used again
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<int, bool>, std::vector<cudaStream_t>> idle_;
+};
+
+IdleStreams& idle_streams() {
+  static auto* const instance = new IdleStreams;
+  return *instance;
 }
 
 }  // namespace
@@ -74,20 +107,24 @@ bool capturing(const Context& ctx) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-Stream::Stream(Device device, bool high_priority) : device_(device) {
+Stream::Stream(Device device, bool high_priority) : device_(device), high_priority_(high_priority) {
   set_device(device.index);
+  stream_ = idle_streams().take(device.index, high_priority);
+  if (stream_ != nullptr) return;
   int least = 0, greatest = 0;
   APEX_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   APEX_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, high_priority ? greatest : least));
 }
-Stream::Stream(Stream&& other) noexcept : device_(other.device_), stream_(std::exchange(other.stream_, nullptr)) {}
+Stream::Stream(Stream&& other) noexcept
+    : device_(other.device_), high_priority_(other.high_priority_), stream_(std::exchange(other.stream_, nullptr)) {}
 Stream& Stream::operator=(Stream&& other) noexcept {
   std::swap(device_, other.device_);
+  std::swap(high_priority_, other.high_priority_);
   std::swap(stream_, other.stream_);
   return *this;
 }
 Stream::~Stream() {
-  if (stream_ != nullptr) ignore_unloading(cudaStreamDestroy(stream_), "destroying a stream");
+  if (stream_ != nullptr) idle_streams().put(device_.index, high_priority_, stream_);
 }
 
 Event::Event(bool timing) {

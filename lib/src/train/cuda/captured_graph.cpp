@@ -13,7 +13,7 @@ template <class Function>
 Function driver_function(const char* name) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result{};
-  const auto status = cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
+  const auto status = cudaGetDriverEntryPointByVersion(name, &found, 12040, cudaEnableDefault, &result);
   if (status != cudaSuccess || result != cudaDriverEntryPointSuccess) {
     cudaGetLastError();
     return nullptr;
