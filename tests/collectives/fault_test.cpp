@@ -166,7 +166,7 @@ TEST(Faults, ADeviceThatIsNotThere) {
   ASSERT_TRUE(alone.finish(30));
   EXPECT_EQ(alone.exit_code(), has_cuda ? 3 : 2) << alone.output();
   EXPECT_EQ(std::count(alone.output().begin(), alone.output().end(), '\n'), 1) << alone.output();
-  EXPECT_NE(alone.output().find("cuda"), std::string::npos) << alone.output();
+  EXPECT_NE(alone.output().find(has_cuda ? "CUDA" : "cuda"), std::string::npos) << alone.output();
 }
 
 TEST(Faults, AnAdoptedMpiStaysUp) {

@@ -54,9 +54,9 @@ class Session {
  public:
   /// @throws Kind::state for a second Session or a finalised MPI; Kind::argument for bad options;
   ///         Kind::data when the launcher started more tasks than MPI sees, or expect_ranks differs;
-  ///         Kind::unsupported for a device this build or this host has not; on every rank, with Kind::data, when two
-  ///         ranks of a node would use one GPU (both and the GPU are named), when the ranks' devices differ in kind, or
-  ///         when NCCL cannot connect the ranks
+  ///         Kind::unsupported for a device this build has not; on every rank, with Kind::data, when a rank sees no
+  ///         such device, when two ranks would use one GPU (both and the GPU are named), or when the ranks' devices
+  ///         differ in kind; Kind::communication when NCCL cannot connect the ranks
   Session(int& argc, char**& argv, const SessionOptions& options = {});
   explicit Session(const SessionOptions& options = {});
   Session(const Session&) = delete;
