@@ -90,7 +90,11 @@ Section devices() {
   const auto status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {
     cudaGetLastError();
-    out.facts.emplace_back("none", status == cudaSuccess ? "no GPU is visible" : cudaGetErrorString(status));
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    out.facts.emplace_back("none", driver == 0             ? "this host has no CUDA driver"
+                                   : status == cudaSuccess ? "no GPU is visible"
+                                                           : cudaGetErrorString(status));
     return out;
   }
   const Management management;
