@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/kernels/batch_norm.hpp"
 
+#include "apex/kernels/elementwise.hpp"
 #include "batch_norm_impl.hpp"
 #include "checks.hpp"
 
@@ -136,9 +137,44 @@ void batch_norm_inference(const Context& ctx, View y, ConstView x, ConstView run
   throw_not_built(kOp, ctx.device);
 }
 
+namespace {
+
+/// Both terms of the gradient in one, for backward ops that take one.
+struct SummedGradient {
+  Workspace memory;
+  View sum;
+  BatchNormOptions options;
+
+  SummedGradient(const Context& ctx, const ConstView& dy, const ConstView& x, const BatchNormOptions& given)
+      : options(given) {
+    check_like_input(ctx, "dy", dy, x);
+    check_like_input(ctx, "more_dy", given.more_dy, x);
+    memory = ctx.workspace(static_cast<std::size_t>(dy.numel()) * size_of(dy.dtype));
+    sum.data = memory.data();
+    sum.dtype = dy.dtype;
+    sum.device = dy.device;
+    sum.sizes = dy.sizes;
+    sum.strides = dy.strides;
+    sum.present = true;
+    binary(ctx, sum, dy, given.more_dy, BinaryOp::add);
+    options.more_dy = {};
+  }
+};
+
+}  // namespace
+
 void batch_norm_backward(const Context& ctx, View dx, View dresidual, View dweight, View dbias, ConstView dy,
                          ConstView y, ConstView x, ConstView weight, ConstView bias, ConstView mean, ConstView inv_std,
                          const BatchNormOptions& options) {
+  if (options.more_dy.defined()) {
+    const bool in_one_pass = ctx.device.is_cuda() && options.relu && y.defined() && dresidual.defined();
+    if (!in_one_pass) {
+      const SummedGradient g(ctx, dy, x, options);
+      return batch_norm_backward(ctx, dx, dresidual, dweight, dbias, g.sum, y, x, weight, bias, mean, inv_std,
+                                 g.options);
+    }
+    check_like_input(ctx, "more_dy", options.more_dy, x);
+  }
   check_backward(ctx, dresidual, dy, y, x, weight, bias, options.relu);
   check_like_input_if_given(ctx, "dx", dx, x);
   check_parameter(ctx, "dweight", dweight, x);
@@ -160,6 +196,11 @@ void batch_norm_backward(const Context& ctx, View dx, View dresidual, View dweig
 void batch_norm_inference_backward(const Context& ctx, View dx, View dresidual, View dweight, View dbias, ConstView dy,
                                    ConstView y, ConstView x, ConstView weight, ConstView bias, ConstView running_mean,
                                    ConstView running_var, const BatchNormOptions& options) {
+  if (options.more_dy.defined()) {
+    const SummedGradient g(ctx, dy, x, options);
+    return batch_norm_inference_backward(ctx, dx, dresidual, dweight, dbias, g.sum, y, x, weight, bias, running_mean,
+                                         running_var, g.options);
+  }
   check_backward(ctx, dresidual, dy, y, x, weight, bias, options.relu);
   check_like_input_if_given(ctx, "dx", dx, x);
   check_parameter(ctx, "dweight", dweight, x);

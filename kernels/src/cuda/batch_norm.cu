@@ -244,7 +244,7 @@ void run_backward_sums(const Context& ctx, const ConstView& x, const Gradient& g
   void* masked = dresidual.defined() ? dresidual.data : nullptr;
   if (masked == g.dy && g.mask == Mask::none) masked = nullptr;  // it is there already
   void* dx = constant_dx.defined() ? constant_dx.data : nullptr;
-  const Walk w = walk_for(x, {g.dy, g.y, g.x, masked, dx}, kSumBlocks);
+  const Walk w = walk_for(x, {g.dy, g.more_dy, g.y, g.x, masked, dx}, kSumBlocks);
   const std::int64_t groups = w.items > 0 ? w.groups : 0;
   const Workspace memory = ctx.workspace(partial_bytes(w));
   if (groups > 0)
@@ -328,7 +328,12 @@ void batch_norm_backward(const Context& ctx, View dx, View dresidual, View dweig
   out.sum_dy.dtype = out.sum_dy_xmu.dtype = dtype;
   out.sum_dy.data = memory.data();
   out.sum_dy_xmu.data = memory.as<char>() + bytes;
-  run_backward_sums(ctx, x, gradient_of(options.relu, dy, y, x), affine, dresidual, {}, out);
+  Gradient given = gradient_of(options.relu, dy, y, x);
+  if (options.more_dy.defined()) {  // the front has seen to it that there are an output and a dresidual
+    given.mask = Mask::two_terms;
+    given.more_dy = options.more_dy.data;
+  }
+  run_backward_sums(ctx, x, given, affine, dresidual, {}, out);
   if (!dx.defined()) return;
   const double n = static_cast<double>(Layout(x).values_per_channel());
   // dresidual is the masked gradient already: one tensor less to read.

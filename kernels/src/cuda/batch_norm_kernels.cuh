@@ -44,9 +44,9 @@ __device__ __forceinline__ Channel<A> channel_at(const Affine& a, std::int64_t i
 /// Per block and channel the mean and the sum of squares about it. A thread sums differences from its first value, so
 /// that nothing cancels; threads meet in f64.
 template <class N, int V, bool kRows>
-__global__ void __launch_bounds__(kThreads, 4) statistics(double2* partial, const N* x, const Walk w) {
+__global__ void __launch_bounds__(kThreads, 3) statistics(double2* partial, const N* x, const Walk w) {
   using A = compute_t<N>;
-  constexpr int L = kRows ? V : 1, kUnroll = 4;
+  constexpr int L = kRows ? V : 1, kUnroll = 8;
   __shared__ double pivots[32 * L];
   const Place<V, kRows> p(w);
   A shift[L] = {}, s1[L] = {}, s2[L] = {};
@@ -94,7 +94,7 @@ template <class N, int V, bool kRows, bool kResidual>
 __global__ void __launch_bounds__(kThreads, kResidual ? 2 : 3)
     apply(N* y, const N* x, const N* residual, const Affine affine, const bool relu, const Walk w) {
   using A = compute_t<N>;
-  constexpr int L = kRows ? V : 1, kUnroll = 4;
+  constexpr int L = kRows ? V : 1, kUnroll = kResidual ? 4 : 8;
   const Place<V, kRows> p(w);
   if (!p.active) return;
   Channel<A> k[L];
@@ -132,9 +132,10 @@ __device__ __forceinline__ A masked(A dy, A y, A x, const Channel<A>& c) {
 /// Per block and channel [sum g, sum g (x - mean)]; dresidual = g and, with constant statistics, dx = g * scale.
 template <class N, int V, bool kRows, Mask kMask>
 __global__ void __launch_bounds__(kThreads, 2)
-    backward_sums(double2* partial, N* dresidual, N* constant_dx, const N* dy, const N* y, const N* x,
+    backward_sums(double2* partial, N* dresidual, N* constant_dx, const N* dy, const N* more_dy, const N* y, const N* x,
                   const Affine affine, const Walk w) {
   using A = compute_t<N>;
+  constexpr bool kTwo = kMask == Mask::two_terms, kOutput = kTwo || kMask == Mask::from_output;
   constexpr int L = kRows ? V : 1, kUnroll = 4;
   const Place<V, kRows> p(w);
   A s1[L] = {}, s2[L] = {};
@@ -142,13 +143,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     Channel<A> k[L];
 #pragma unroll
     for (int l = 0; l < L; ++l) k[l] = channel_at<N>(affine, p.channel + l);
-    Pack<N, V> gradient[kUnroll], in[kUnroll], out[kMask == Mask::from_output ? kUnroll : 1];
+    Pack<N, V> gradient[kUnroll], in[kUnroll], out[kOutput ? kUnroll : 1], more[kTwo ? kUnroll : 1];
     walk<kUnroll, V, kRows, false>(
         w, p,
         [&](int u, std::int64_t at) {
           gradient[u] = fetch<Hint::keep, V>(dy + at);
           in[u] = fetch<Hint::keep, V>(x + at);
-          if constexpr (kMask == Mask::from_output) out[u] = fetch<Hint::keep, V>(y + at);
+          if constexpr (kOutput) out[u] = fetch<Hint::last_use, V>(y + at);
+          if constexpr (kTwo) more[u] = fetch<Hint::last_use, V>(more_dy + at);
         },
         [&](int u, std::int64_t at) {
           Pack<N, V> g;
@@ -156,8 +158,10 @@ __global__ void __launch_bounds__(kThreads, 2)
           for (int v = 0; v < V; ++v) {
             const int l = kRows ? v : 0;
             const A value = load(in[u].v[v]);
-            const A masked_dy = masked<kMask>(load(gradient[u].v[v]),
-                                              kMask == Mask::from_output ? load(out[u].v[v]) : A(0), value, k[l]);
+            A whole = load(gradient[u].v[v]);
+            if constexpr (kTwo) whole = load(store<N>(whole + load(more[u].v[v])));
+            const A masked_dy =
+                masked < kTwo ? Mask::from_output : kMask > (whole, kOutput ? load(out[u].v[v]) : A(0), value, k[l]);
             s1[l] += masked_dy;
             s2[l] = fma(masked_dy, value - k[l].mean, s2[l]);
             g.v[v] = store<N>(masked_dy);  // exact: it is dy or 0
@@ -237,6 +241,7 @@ void with_mask(Mask mask, F&& f) {
     case Mask::none: return f.template operator()<Mask::none>();
     case Mask::from_output: return f.template operator()<Mask::from_output>();
     case Mask::from_input: return f.template operator()<Mask::from_input>();
+    case Mask::two_terms: return;  // only backward_sums takes them
   }
 }
 
@@ -267,11 +272,15 @@ void Passes<T>::backward_sums(cudaStream_t stream, const Walk& w, double2* parti
                               const Gradient& g, const Affine& affine) {
   using N = native_t<T>;
   with_walk<N>(w, [&]<int V, bool kRows>() {
-    with_mask(g.mask, [&]<Mask kMask>() {
+    const auto launch = [&]<Mask kMask>() {
       batch_norm::backward_sums<N, V, kRows, kMask><<<w.blocks(), kThreads, 0, stream>>>(
           partial, static_cast<N*>(dresidual), static_cast<N*>(constant_dx), static_cast<const N*>(g.dy),
-          static_cast<const N*>(g.y), static_cast<const N*>(g.x), affine, w);
-    });
+          static_cast<const N*>(g.more_dy), static_cast<const N*>(g.y), static_cast<const N*>(g.x), affine, w);
+    };
+    if (g.mask == Mask::two_terms)
+      launch.template operator()<Mask::two_terms>();
+    else
+      with_mask(g.mask, launch);
   });
   check_launch("batch_norm_backward");
 }

@@ -28,11 +28,13 @@ struct Affine {
   double eps = 0;
 };
 
-enum class Mask { none, from_output, from_input };
+/// Where a gradient passes; two_terms: from_output, and the gradient is the rounded sum of two tensors.
+enum class Mask { none, from_output, from_input, two_terms };
 
 struct Gradient {
   Mask mask = Mask::none;
   const void *dy = nullptr, *y = nullptr, *x = nullptr;
+  const void* more_dy = nullptr;  // of two_terms
 };
 
 /// How blocks share a tensor. Channels-last: an item is a row of channels, a block is `columns` vectors wide and

@@ -105,11 +105,17 @@ __device__ __forceinline__ void walk(const Walk& w, const Place<V, kRows>& p, Lo
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) use_item(u, at[u]);
   }
-  for (; item < w.items; item += step) {
-    const std::int64_t at = cursor.take();
-    load_item(0, at);
-    use_item(0, at);
-  }
+  if (item >= w.items) return;
+  std::int64_t at[kUnroll];  // the rest, together too
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u)
+    if (item + u * step < w.items) {
+      at[u] = cursor.take();
+      load_item(u, at[u]);
+    }
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u)
+    if (item + u * step < w.items) use_item(u, at[u]);
 }
 
 /// Adds a and b over the threads of the block that share channels; write(slot, channel, sums) once a channel. All

@@ -153,14 +153,31 @@ class Pass {
   /// Hands a gradient (maybe undefined) on to where the edge leads.
   void deliver(const Edge& edge, Tensor g) {
     if (edge.node) {
-      auto& grads = pending_[edge.node.get()];
-      if (grads.empty()) grads.resize(edge.node->outputs.size());
-      if (g.defined()) add_gradient(grads[static_cast<std::size_t>(edge.output)], std::move(g));
+      Incoming& incoming = pending_[edge.node.get()];
+      if (incoming.grads.empty()) incoming.grads.resize(edge.node->outputs.size());
+      if (g.defined()) add_term(incoming, *edge.node, static_cast<std::size_t>(edge.output), std::move(g));
     } else if (edge.leaf.defined()) {
       auto& state = reach_.leaves[reach_.leaf_index.at(edge.leaf.id())];
       if (g.defined()) add_gradient(state.sum, std::move(g));
       if (--state.open == 0) finish(state);
     }
+  }
+
+  /// What has arrived for the outputs of a node: sums, and second terms where its function adds them itself.
+  struct Incoming {
+    std::vector<Tensor> grads, more;
+  };
+
+  void add_term(Incoming& incoming, const Node& node, std::size_t i, Tensor g) const {
+    Tensor& sum = incoming.grads[i];
+    if (node.takes_terms && !options_.create_graph && sum.defined()) {
+      incoming.more.resize(incoming.grads.size());
+      if (!incoming.more[i].defined() && sum.strides() == g.strides()) {
+        incoming.more[i] = std::move(g);
+        return;
+      }
+    }
+    add_gradient(sum, std::move(g));
   }
 
   void finish(Reach::LeafState& state) {
@@ -178,28 +195,35 @@ class Pass {
   }
 
   void visit(std::shared_ptr<Node> node) {
-    auto grads = take_gradients(*node);
+    auto incoming = take_gradients(*node);
+    const auto& grads = incoming.grads;
     const bool any = std::any_of(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); });
     Gradients results(node->edges.size());
     auto edges = node->edges;
-    if (any) results = call(node, grads);
-    grads.clear();
+    if (any) results = call(node, incoming);
+    incoming = {};
     if (!options_.retain_graph && !options_.create_graph) node->release();
     node.reset();
     for (std::size_t i = 0; i < edges.size(); ++i) deliver(edges[i], std::move(results[i]));
   }
 
-  std::vector<Tensor> take_gradients(const Node& node) {
+  Incoming take_gradients(const Node& node) {
     const auto found = pending_.find(&node);
     if (found == pending_.end()) return {};
-    auto grads = std::move(found->second);
+    auto incoming = std::move(found->second);
     pending_.erase(found);
-    for (std::size_t i = 0; i < node.output_hooks.size(); ++i)
-      if (grads[i].defined()) grads[i] = run_grad_hooks(node.output_hooks[i], std::move(grads[i]), node.outputs[i]);
-    return grads;
+    for (std::size_t i = 0; i < node.output_hooks.size(); ++i) {
+      Tensor& g = incoming.grads[i];
+      if (!g.defined() || !node.output_hooks[i]) continue;
+      if (i < incoming.more.size() && incoming.more[i].defined())  // hooks see the whole
+        add_gradient(g, std::exchange(incoming.more[i], {}));
+      g = run_grad_hooks(node.output_hooks[i], std::move(g), node.outputs[i]);
+    }
+    return incoming;
   }
 
-  Gradients call(const std::shared_ptr<Node>& node, std::vector<Tensor>& grads) {
+  Gradients call(const std::shared_ptr<Node>& node, Incoming& terms) {
+    std::vector<Tensor>& grads = terms.grads;
     if (node->released)
       fail(Kind::state, concat("backward: what '", node->name, "' saved was released by an earlier backward; ",
                                "pass retain_graph to run backward over it again"));
@@ -211,7 +235,7 @@ class Pass {
     const bool differentiable = options_.create_graph && node->double_differentiable;
     const std::vector<Tensor> incoming = options_.create_graph ? grads : std::vector<Tensor>{};
     const ProfileRange range(node->name);
-    BackwardCall arguments{grads, {needs.get(), count}, &node};
+    BackwardCall arguments{grads, terms.more, {needs.get(), count}, &node};
     const bool before = exchange_grad_mode(differentiable);
     Gradients results;
     try {
@@ -267,7 +291,7 @@ class Pass {
   BackwardOptions options_;
   Pass* outer_;
   Reach reach_;
-  std::unordered_map<const Node*, std::vector<Tensor>> pending_;
+  std::unordered_map<const Node*, Incoming> pending_;
   std::deque<std::function<void()>> callbacks_;
   static thread_local Pass* current_;
 };

@@ -13,13 +13,14 @@ OpScope::OpScope(Op op, std::initializer_list<Tensor*> inputs) : row_(row_of(op)
       fail(Kind::argument, concat(row_.name, ": inputs lie on ", first.device(), " and on ", input->device()));
 }
 
-Tensor OpScope::record(Tensor output, std::vector<Tensor> inputs, std::vector<Saved> saved,
-                       BackwardFunction backward) const {
+Tensor OpScope::record(Tensor output, std::vector<Tensor> inputs, std::vector<Saved> saved, BackwardFunction backward,
+                       bool takes_terms) const {
   return apex::record(std::move(output), {.name = row_.name,
                                           .inputs = std::move(inputs),
                                           .saved = std::move(saved),
                                           .backward = std::move(backward),
-                                          .double_differentiable = row_.double_differentiable});
+                                          .double_differentiable = row_.double_differentiable,
+                                          .takes_terms = takes_terms});
 }
 
 }  // namespace apex

@@ -157,6 +157,7 @@ void record_outputs(std::span<const Tensor> outputs, OpRecord op) {
     node->saved.push_back({saved.name, std::move(saved.tensor), std::move(storage), version});
   }
   node->backward = std::move(op.backward);
+  node->takes_terms = op.takes_terms;
   node->outputs.reserve(outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     node->outputs.push_back(outputs[i].defined() ? meta_of(outputs[i]) : TensorMeta{});

@@ -77,6 +77,7 @@ struct Node {
   BackwardFunction backward;
   std::vector<std::shared_ptr<GradHooks>> output_hooks;  ///< empty, or one entry (maybe null) for each output
   bool double_differentiable = false;
+  bool takes_terms = false;
   bool released = false;
 
   /// Lets go of everything kept for the backward.

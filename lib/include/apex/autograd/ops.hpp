@@ -151,7 +151,8 @@ class OpScope {
 
   const OpRow& row() const { return row_; }
   /// apex::record under the row's name and double differentiability.
-  Tensor record(Tensor output, std::vector<Tensor> inputs, std::vector<Saved> saved, BackwardFunction backward) const;
+  Tensor record(Tensor output, std::vector<Tensor> inputs, std::vector<Saved> saved, BackwardFunction backward,
+                bool takes_terms = false) const;
 
  private:
   const OpRow& row_;

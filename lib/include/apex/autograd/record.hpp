@@ -26,6 +26,9 @@ struct BackwardCall {
   /// d root / d output, one for each output of the op; undefined for outputs that got none. The function may move from
   /// an entry, and may write over one that `exclusive()` says nobody else holds.
   std::span<Tensor> grads;
+  /// Second terms, for functions recorded with takes_terms: where more[i] is defined, d root / d output i is
+  /// grads[i] + more[i], of the same strides. Empty for all others.
+  std::span<Tensor> more;
   /// needs[i]: input i wants a gradient. A function should not compute others.
   std::span<const bool> needs;
 
@@ -79,6 +82,8 @@ struct OpRecord {
   BackwardFunction backward = {};
   /// The function is made of differentiable ops, so that its own backward can be taken.
   bool double_differentiable = false;
+  /// The function adds up to two gradients of an output by itself (BackwardCall::more) where it reads them.
+  bool takes_terms = false;
 };
 
 /// Ties `output` to the tape and returns it. Keeps nothing when grad mode is off or no input requires a gradient.

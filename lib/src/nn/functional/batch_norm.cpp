@@ -17,17 +17,21 @@ struct Kept {
 
 Gradients batch_norm_gradients(const Kept& kept, BackwardCall& call) {
   Tensor dy = std::move(call.grads[0]);
+  Tensor more = call.more.empty() ? Tensor() : std::move(call.more[0]);
   if (dy.strides() != kept.x.strides()) dy = with_strides_of(dy, kept.x);
+  if (more.defined() && more.strides() != kept.x.strides()) more = with_strides_of(more, kept.x);
   const auto context = dy.context();
   Tensor dx, dresidual, dweight, dbias;
   const bool reuse = exclusive(dy);  // the masked or the whole gradient may then overwrite dy
   if (call.needs[3]) dresidual = reuse ? dy : empty_like(dy);
-  if (call.needs[0]) dx = reuse && !call.needs[3] ? dy : empty_like(dy);
+  if (call.needs[0]) dx = reuse && !call.needs[3] ? dy : more.defined() && exclusive(more) ? more : empty_like(dy);
   if (call.needs[1]) dweight = empty_like(kept.weight);
   if (call.needs[2]) dbias = empty_like(kept.bias);
+  kernels::BatchNormOptions options = kept.options;
+  options.more_dy = more.view();
   const auto backward = kept.training ? kernels::batch_norm_backward : kernels::batch_norm_inference_backward;
   backward(context, dx.view(), dresidual.view(), dweight.view(), dbias.view(), dy.view(), kept.y.view(), kept.x.view(),
-           kept.weight.view(), kept.bias.view(), kept.mean.view(), kept.spread.view(), kept.options);
+           kept.weight.view(), kept.bias.view(), kept.mean.view(), kept.spread.view(), options);
   dy = Tensor();
   return {std::move(dx), std::move(dweight), std::move(dbias), std::move(dresidual)};
 }
@@ -64,16 +68,18 @@ Tensor batch_norm_op(Op which, Tensor x_in, Tensor residual_in, BatchNormArgumen
                                   a.bias.view(), residual.view(), options);
   }
   const Tensor kept_y = relu && residual.defined() ? y.detach() : Tensor();
-  return op.record(y, {x_in, a.weight, a.bias, residual_in},
-                   {{"x", x},
-                    {"weight", a.weight},
-                    {"bias", relu ? a.bias : Tensor()},
-                    {"mean", mean},
-                    {"variance", spread},
-                    {"output", kept_y}},
-                   [kept = Kept{x, a.weight, a.bias, mean, spread, kept_y, a.training, options}](BackwardCall& call) {
-                     return batch_norm_gradients(kept, call);
-                   });
+  return op.record(
+      y, {x_in, a.weight, a.bias, residual_in},
+      {{"x", x},
+       {"weight", a.weight},
+       {"bias", relu ? a.bias : Tensor()},
+       {"mean", mean},
+       {"variance", spread},
+       {"output", kept_y}},
+      [kept = Kept{x, a.weight, a.bias, mean, spread, kept_y, a.training, options}](BackwardCall& call) {
+        return batch_norm_gradients(kept, call);
+      },
+      true);
 }
 
 }  // namespace
