@@ -30,7 +30,8 @@ void for_each_line(const Dims& sizes, int dim, F&& f) {
 TEST(Softmax, MatchesTheFormulaAlongEveryDimension) {
   for (const auto dtype : kFloating)
     for (const Dims& sizes : {Dims{3, 5, 4}, Dims{2, 33}, Dims{1, 1000}, Dims{4, 1}, Dims{0, 3}, Dims{3, 300},
-                              Dims{2, 2049}, Dims{1, 13001}, Dims{2, 70, 65}})
+                              Dims{2, 2049}, Dims{1, 13001}, Dims{2, 70, 65}, Dims{33, 16}, Dims{5, 48}, Dims{3, 256},
+                              Dims{9, 776}, Dims{2, 4096}, Dims{2, 12296}})
       for (int dim = 0; dim < sizes.size(); ++dim) {
         const Tensor x = test::uniform(sizes, dtype, test::device(), 1, -4, 4),
                      dy = test::uniform(sizes, dtype, test::device(), 2);
@@ -69,8 +70,10 @@ TEST(Softmax, MatchesTheFormulaAlongEveryDimension) {
         });
         kernels::softmax_backward(test::context(), dx.view(), dy.view(), y.view(), dim);
         EXPECT_TRUE(test::close(dx, want, test::backward_tolerance(dtype))) << dtype << sizes << dim;
-        kernels::log_softmax_backward(test::context(), dx.view(), test::spread_out(dy).view(), log_y.view(), dim);
-        EXPECT_TRUE(test::close(dx, log_want, test::backward_tolerance(dtype))) << dtype << sizes << dim;
+        for (const auto& in : {dy, test::spread_out(dy), test::misaligned(dy)}) {
+          kernels::log_softmax_backward(test::context(), test::poisoned(dx).view(), in.view(), log_y.view(), dim);
+          EXPECT_TRUE(test::close(dx, log_want, test::backward_tolerance(dtype))) << dtype << sizes << dim;
+        }
       }
 }
 

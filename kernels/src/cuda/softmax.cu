@@ -5,13 +5,14 @@
 namespace apex::kernels::cuda {
 namespace {
 
-template <class C>
+template <class N>
 struct Forward {
+  using C = compute_t<N>;
   static constexpr bool kMax = true, kTwo = false;
   bool logarithm;
-  __device__ C term(C x, C, C high) const { return exp(x - high); }
-  __device__ C finish(C sum) const { return logarithm ? log(sum) : sum; }
-  __device__ C apply(C x, C, C high, C sum) const { return logarithm ? x - high - sum : exp(x - high) / sum; }
+  __device__ C term(C x, C, C high) const { return exp_of<N>(x - high); }
+  __device__ C finish(C sum) const { return logarithm ? log(sum) : C(1) / sum; }
+  __device__ C apply(C x, C, C term, C high, C sum) const { return logarithm ? x - high - sum : term * sum; }
 };
 
 }  // namespace

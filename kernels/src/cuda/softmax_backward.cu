@@ -6,13 +6,14 @@ namespace apex::kernels::cuda {
 namespace {
 
 /// From the gradient g and the output y (its logarithm for log_softmax).
-template <class C>
+template <class N>
 struct Backward {
+  using C = compute_t<N>;
   static constexpr bool kMax = false, kTwo = true;
   bool logarithm;
   __device__ C term(C g, C y, C) const { return logarithm ? g : y * g; }
   __device__ C finish(C sum) const { return sum; }
-  __device__ C apply(C g, C y, C, C sum) const { return logarithm ? g - exp(y) * sum : y * (g - sum); }
+  __device__ C apply(C g, C y, C, C, C sum) const { return logarithm ? g - exp_of<N>(y) * sum : y * (g - sum); }
 };
 
 }  // namespace
