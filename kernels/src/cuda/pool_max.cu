@@ -84,6 +84,62 @@ __global__ void __launch_bounds__(kThreads) backward(N* dx, const N* dy, const s
   });
 }
 
+constexpr int kAcross = 64;  // threads of a block along a row of packs; the others take the rows below
+constexpr int kDown = kThreads / kAcross;
+
+/// The patches of 2 x 2 pixels of an image, and the blocks that take them.
+struct Patches {
+  int rows, columns, blocks_down, blocks_across;
+};
+
+/// Windows of 3 x 3 that advance by 2. A thread has the four pixels (2m - padding, 2n - padding) and their neighbours
+/// to the right and below: they lie in the four windows (m - 1 or m, n - 1 or n) and no others, which are read at once.
+/// The threads of a block share most of their windows, through the L1 cache.
+template <class N, int V>
+__global__ void __launch_bounds__(kThreads)
+    backward_three_by_two(N* dx, const N* dy, const std::int32_t* indices, const Problem p, const Patches s) {
+  using A = compute_t<N>;
+  const auto packs = static_cast<int>(p.c / V);
+  std::int64_t block = blockIdx.x;
+  const auto thread = static_cast<int>(threadIdx.x);
+  const auto along = static_cast<int>(split(block, s.blocks_across)) * kAcross + thread % kAcross;
+  const auto m = static_cast<int>(split(block, s.blocks_down)) * kDown + thread / kAcross;
+  const std::int64_t image = block, channel = std::int64_t{along % packs} * V;
+  const int n = along / packs;
+  if (m >= s.rows || n >= s.columns) return;
+
+  Pack<N, V> gradient[4];
+  Pack<std::int32_t, V> where[4];
+  bool exists[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const int r = m - 1 + k / 2, q = n - 1 + k % 2;
+    exists[k] = r >= 0 && r < p.h.out && q >= 0 && q < p.w.out;
+    // Some window is read even so: loads without branches are all on their way together.
+    const std::int64_t from =
+        at(p, image, p.h.out, p.w.out, min(max(r, 0), p.h.out - 1), min(max(q, 0), p.w.out - 1), channel);
+    gradient[k] = fetch<V>(dy + from);
+    where[k] = fetch<V>(indices + from);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = 2 * m - p.h.padding + i / 2, column = 2 * n - p.w.padding + i % 2;
+    if (row < 0 || row >= p.h.in || column < 0 || column >= p.w.in) continue;
+    const std::int32_t position = row * p.w.in + column;
+    A sum[V] = {};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (k / 2 < i / 2 || k % 2 < i % 2) continue;  // the earlier window ends before the second pixel
+#pragma unroll
+      for (int v = 0; v < V; ++v) sum[v] += exists[k] && where[k].v[v] == position ? load(gradient[k].v[v]) : A(0);
+    }
+    Pack<N, V> out;
+#pragma unroll
+    for (int v = 0; v < V; ++v) out.v[v] = store<N>(sum[v]);
+    put(dx + at(p, image, p.h.in, p.w.in, row, column, channel), out);
+  }
+}
+
 bool aligned_all(const void* a, const void* b, const void* indices, DType dtype) {
   return aligned_to(a, 16) && aligned_to(b, 16) && aligned_to(indices, 16 / size_of(dtype) * sizeof(std::int32_t));
 }
@@ -114,9 +170,24 @@ void max_pool2d_backward(const Context& ctx, View dx, ConstView dy, ConstView in
                   Axis::strided(dx.size(3), dy.size(3), options, 1), aligned_all(dx.data, dy.data, where, dx.dtype));
   visit_floating(dx.dtype, "max_pool2d_backward", [&]<class T>() {
     using N = native_t<T>;
+    auto* to = static_cast<N*>(dx.data);
+    const auto* from = static_cast<const N*>(dy.data);
     with_vector<N>(p, [&]<int V>() {
-      backward<N, V><<<blocks_for(dx.numel() / V), kThreads, 0, stream_of(ctx)>>>(
-          static_cast<N*>(dx.data), static_cast<const N*>(dy.data), where, p);
+      const auto three_by_two = [](const Axis& a) { return a.kernel == 3 && a.stride == 2; };
+      if constexpr (V > 1) {
+        const std::int64_t rows = ceil_div(p.h.in + p.h.padding, 2), columns = ceil_div(p.w.in + p.w.padding, 2);
+        const std::int64_t down = ceil_div(rows, kDown), across = ceil_div(columns * (p.c / V), kAcross);
+        const std::int64_t blocks = p.images * down * across;
+        constexpr std::int64_t kMost = std::int64_t{1} << 30;
+        if (three_by_two(p.h) && three_by_two(p.w) && across <= kMost / kAcross && blocks <= kMost) {
+          const Patches patches{static_cast<int>(rows), static_cast<int>(columns), static_cast<int>(down),
+                                static_cast<int>(across)};
+          backward_three_by_two<N, V>
+              <<<static_cast<unsigned>(blocks), kThreads, 0, stream_of(ctx)>>>(to, from, where, p, patches);
+          return;
+        }
+      }
+      backward<N, V><<<blocks_for(dx.numel() / V), kThreads, 0, stream_of(ctx)>>>(to, from, where, p);
     });
   });
   check_launch("max_pool2d_backward");
