@@ -55,6 +55,7 @@ __global__ void __launch_bounds__(kThreads)
   const N* x = logits + i * r.row_stride;
   const Label kind = kind_of(label, r.classes, r.ignore_index);
   const A on_label = kind == Label::counts ? load(x[label * r.stride]) : A(0);
+  const bool smooth = r.smoothing != 0;  // else nobody asks for the plain sum
   Online<N> online;
   const Split<V> s(x, r.classes, r.stride == 1);
   const auto* vectors = reinterpret_cast<const Pack<N, V>*>(x + s.head);
@@ -63,20 +64,20 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
       if (c + u * kThreads < s.vectors) in[u] = vectors[c + u * kThreads];
+    A top = -static_cast<A>(INFINITY);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (c + u * kThreads < s.vectors) top = max(top, largest_of(in[u]));
+    online.raise(top);
+    const A base = online.base();
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       if (c + u * kThreads >= s.vectors) break;
-      A top = load(in[u].v[0]);
 #pragma unroll
-      for (int v = 1; v < V; ++v) top = max(top, load(in[u].v[v]));
-      online.raise(top);
-      const A base = online.base();
+      for (int v = 0; v < V; ++v) online.sum += exp_of<N>(load(in[u].v[v]) - base);
+      if (!smooth) continue;
 #pragma unroll
-      for (int v = 0; v < V; ++v) {
-        const A value = load(in[u].v[v]);
-        online.sum += exp_of<N>(value - base);
-        online.total += value;
-      }
+      for (int v = 0; v < V; ++v) online.total += load(in[u].v[v]);
     }
   }
   for (std::int64_t c = threadIdx.x; c < s.head; c += kThreads) online.add(load(x[c * r.stride]));
@@ -85,14 +86,15 @@ __global__ void __launch_bounds__(kThreads)
   const A own = online.high;
   online.high = block_max<kThreads>(own);
   const A sum = block_sum<kThreads>(online.sum * exp_of<N>(own - online.base()));
-  const A total = block_sum<kThreads>(online.total);
+  const A total = smooth ? block_sum<kThreads>(online.total) : A(0);
   if (threadIdx.x != 0) return;
   const A log_sum = online.high + log(sum);
   if (lse != nullptr) lse[i] = log_sum;
   A loss = log_sum - on_label;
-  const A smoothing = static_cast<A>(r.smoothing);
-  if (smoothing != A(0))  // without it a logit of -infinity must not meet a factor of 0
+  if (smooth) {  // without it a logit of -infinity must not meet a factor of 0
+    const A smoothing = static_cast<A>(r.smoothing);
     loss = (A(1) - smoothing) * loss + smoothing * (log_sum - total / static_cast<A>(r.classes));
+  }
   if (kind == Label::ignored) loss = A(0);
   if (kind == Label::invalid) loss = static_cast<A>(NAN);
   losses[i * r.loss_stride] = loss;
@@ -132,7 +134,7 @@ void cross_entropy(const Context& ctx, View loss, View lse, ConstView logits, Co
     A* sums = lse.defined() ? lse.as<A>() : nullptr;
     const auto* x = static_cast<const N*>(logits.data);
     if (rows > 0)
-      with_threads(r.classes * static_cast<std::int64_t>(sizeof(N)), [&](auto threads) {
+      with_threads<256>(r.classes * static_cast<std::int64_t>(sizeof(N)), [&](auto threads) {
         forward<N, threads()><<<static_cast<unsigned>(rows), threads(), 0, stream>>>(losses, sums, x, r);
       });
     if (!each)

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "../cross_entropy_impl.hpp"
-#include "launch.cuh"
+#include "exponential.cuh"
 
 // What forward and backward share: a block a row, as wide as the row asks for, and the split of a row into a head up to
 // the first aligned address, whole vectors and a tail.
@@ -15,23 +15,12 @@ namespace apex::kernels::cuda::cross_entropy_detail {
 constexpr int kUnroll = 4;  // vectors of a thread that are on their way together
 constexpr int kSumThreads = 1024;
 
-/// Calls f with the threads that suit a row of so many bytes, as a constant.
-template <class F>
+/// Calls f with the threads that suit a row of so many bytes, at most kMost, as a constant.
+template <int kMost, class F>
 void with_threads(std::int64_t bytes, F&& f) {
   if (bytes <= 4096) return f(std::integral_constant<int, 32>{});
   if (bytes <= 32768) return f(std::integral_constant<int, 128>{});
-  f(std::integral_constant<int, 512>{});
-}
-
-/// 16-bit results are coarser than the fast exponential.
-template <class N>
-__device__ __forceinline__ compute_t<N> exp_of(compute_t<N> x) {
-  if constexpr (std::is_same_v<N, double>)
-    return exp(x);
-  else if constexpr (std::is_same_v<N, float>)
-    return expf(x);
-  else
-    return __expf(x);
+  f(std::integral_constant<int, kMost>{});
 }
 
 /// Elements [0, head) and [head + V vectors, size) go one by one.

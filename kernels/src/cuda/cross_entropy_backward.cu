@@ -93,7 +93,7 @@ void cross_entropy_backward(const Context& ctx, View dlogits, ConstView dloss, C
       spread<A><<<1, kSumThreads, 0, stream>>>(memory.as<A>(), r.g, rows, r.labels, r.label_stride, r.ignore_index);
       r.g = memory.as<A>();
     }
-    with_threads(classes * static_cast<std::int64_t>(sizeof(N)), [&](auto threads) {
+    with_threads<512>(classes * static_cast<std::int64_t>(sizeof(N)), [&](auto threads) {
       backward<N, threads()><<<static_cast<unsigned>(rows), threads(), 0, stream>>>(
           static_cast<N*>(dlogits.data), static_cast<const N*>(logits.data), r);
     });
