@@ -253,21 +253,31 @@ TEST(ImageNormalize, MatchesTheFormulaInEveryLayout) {
   for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
     for (const auto from : {MemoryFormat::contiguous, MemoryFormat::channels_last})
       for (const auto to : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-        for (const auto& [height, width] : {std::pair{5, 9}, {6, 8}, {33, 20}}) {
+        for (const auto& [height, width] : {std::pair{1, 1}, {5, 9}, {6, 8}, {33, 20}, {64, 51}}) {
           const Dims sizes{2, 3, height, width};
           const Tensor x = test::from_function(
               sizes, DType::u8, test::device(), [](std::int64_t i) { return static_cast<double>(i * 7 % 256); }, from);
-          const Tensor y = test::fresh(sizes, dtype, to);
-          kernels::image_normalize(test::context(), y.view(), x.view(), mean, std);
           std::vector<double> want;
           const auto xs = test::to_f64(x);
           for (std::size_t i = 0; i < xs.size(); ++i) {
             const std::size_t c = i / static_cast<std::size_t>(height * width) % 3;
             want.push_back((xs[i] - static_cast<double>(mean[c])) / static_cast<double>(std[c]));
           }
-          EXPECT_TRUE(test::close(y, want, test::forward_tolerance(dtype))) << dtype << sizes;
+          for (const auto& in : {x, test::misaligned(x)}) {
+            const Tensor y = test::fresh(sizes, dtype, to);
+            kernels::image_normalize(test::context(), y.view(), in.view(), mean, std);
+            EXPECT_TRUE(test::close(y, want, test::forward_tolerance(dtype))) << dtype << sizes;
+          }
         }
       }
+  // A standard deviation whose reciprocal is not a number of f32.
+  const Tensor zero = test::from_function(
+                   {1, 3, 1, 8}, DType::u8, test::device(), [](std::int64_t) { return 0.0; },
+                   MemoryFormat::channels_last),
+               stays = test::fresh({1, 3, 1, 8}, DType::f16, MemoryFormat::channels_last);
+  kernels::image_normalize(test::context(), stays.view(), zero.view(), std::vector<float>{0, 0, 0},
+                           std::vector<float>{1e-40f, 1, 1});
+  EXPECT_TRUE(test::equal(stays, std::vector<double>(24, 0.0)));
   std::vector<float> means, stds;
   std::vector<double> want;
   for (int c = 0; c < 70; ++c) {

@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
+#include <cmath>
+
 #include "../image_impl.hpp"
 #include "elementwise.cuh"
 
@@ -30,6 +32,70 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// What the kernels for three channels take: 16-bit results, which are rounded more coarsely, are multiplied by 1 /
+/// std.
+template <class N>
+struct Three {
+  static constexpr bool kMultiplies = sizeof(N) == 2;
+  using C = compute_t<N>;
+  C mean[3], by[3];
+  bool usable = true;  // 1 / std is as exact as std
+
+  explicit Three(const Constants<C>& k) {
+    for (int c = 0; c < 3; ++c) {
+      mean[c] = k.mean[c];
+      by[c] = kMultiplies ? C(1) / k.std[c] : k.std[c];
+      usable = usable && (!kMultiplies || std::isnormal(by[c]));
+    }
+  }
+};
+
+template <class N>
+__device__ __forceinline__ N normalized_by(std::uint8_t value, compute_t<N> mean, compute_t<N> by) {
+  const auto off = static_cast<compute_t<N>>(value) - mean;
+  return store<N>(Three<N>::kMultiplies ? off * by : off / by);
+}
+
+constexpr int kTripleThreads = 192;  // a multiple of 3: all packs of a thread begin with the same channel
+constexpr int kTriplePacks = 4;      // of a thread
+
+/// Three interleaved channels in and out: bytes and results lie alike, so that only the channel of a thread's first
+/// element is to be known. The last `rest` elements follow the packs.
+template <class N>
+__global__ void __launch_bounds__(kTripleThreads)
+    interleaved(N* y, const std::uint8_t* x, std::int64_t packs, int rest, Three<N> k) {
+  constexpr int V = kVector<N>;
+  using C = compute_t<N>;
+  const std::int64_t first = std::int64_t{blockIdx.x} * (kTripleThreads * kTriplePacks) + threadIdx.x;
+  Pack<std::uint8_t, V> in[kTriplePacks];
+#pragma unroll
+  for (int u = 0; u < kTriplePacks; ++u) {
+    const std::int64_t p = first + u * kTripleThreads;
+    if (p < packs) in[u] = reinterpret_cast<const Pack<std::uint8_t, V>*>(x)[p];
+  }
+  const unsigned channel = threadIdx.x * V % 3;
+  const auto turned = [channel](const C(&of)[3], int i) {
+    return channel == 0 ? of[i] : channel == 1 ? of[(i + 1) % 3] : of[(i + 2) % 3];
+  };
+  const C mean[3] = {turned(k.mean, 0), turned(k.mean, 1), turned(k.mean, 2)},
+          by[3] = {turned(k.by, 0), turned(k.by, 1), turned(k.by, 2)};
+#pragma unroll
+  for (int u = 0; u < kTriplePacks; ++u) {
+    const std::int64_t p = first + u * kTripleThreads;
+    if (p >= packs) continue;
+    Pack<N, V> out;
+#pragma unroll
+    for (int v = 0; v < V; ++v) out.v[v] = normalized_by<N>(in[u].v[v], mean[v % 3], by[v % 3]);
+    reinterpret_cast<Pack<N, V>*>(y)[p] = out;
+  }
+  if (blockIdx.x == 0 && threadIdx.x < static_cast<unsigned>(rest)) {
+    const std::int64_t e = packs * V + threadIdx.x;
+    const auto c = static_cast<int>(e % 3);
+    const C m = c == 0 ? k.mean[0] : c == 1 ? k.mean[1] : k.mean[2], b = c == 0 ? k.by[0] : c == 1 ? k.by[1] : k.by[2];
+    y[e] = normalized_by<N>(x[e], m, b);
+  }
+}
+
 template <class N>
 __device__ __forceinline__ void put_four(N* at, const N (&v)[4]) {
   constexpr int V = std::min(4, kVector<N>);
@@ -42,28 +108,25 @@ __device__ __forceinline__ void put_four(N* at, const N (&v)[4]) {
   }
 }
 
-/// Three interleaved channels in, four pixels (12 bytes) a thread. Planar: out in row-major order, `plane` pixels each,
-/// a multiple of 4; else interleaved.
-template <bool kPlanar, class N>
+/// Three interleaved channels in, four pixels (12 bytes) a thread; out in row-major order, `plane` pixels each, a
+/// multiple of 4.
+template <class N>
 __global__ void __launch_bounds__(kThreads)
-    three_channels(N* y, const std::uint8_t* x, std::int64_t quads, std::int64_t plane, Constants<compute_t<N>> k) {
+    to_planes(N* y, const std::uint8_t* x, std::int64_t quads, std::int64_t plane, Three<N> k) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t q = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; q < quads; q += step) {
     std::uint32_t words[3];
 #pragma unroll
     for (int w = 0; w < 3; ++w) words[w] = reinterpret_cast<const std::uint32_t*>(x)[q * 3 + w];
     const auto byte = [&](int i) { return static_cast<std::uint8_t>(words[i / 4] >> (i % 4 * 8)); };
-    const std::int64_t image = kPlanar ? q * 4 / plane : 0;
-    N* to = kPlanar ? y + image * 3 * plane + (q * 4 - image * plane) : y + q * 12;
+    const std::int64_t image = q * 4 / plane;
+    N* to = y + image * 3 * plane + (q * 4 - image * plane);
 #pragma unroll
-    for (int part = 0; part < 3; ++part) {  // a channel's four pixels, or four neighbours of the twelve
+    for (int c = 0; c < 3; ++c) {
       N v[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int b = kPlanar ? i * 3 + part : part * 4 + i;
-        v[i] = normalized<N>(byte(b), k.mean[b % 3], k.std[b % 3]);
-      }
-      put_four(kPlanar ? to + part * plane : to + part * 4, v);
+      for (int i = 0; i < 4; ++i) v[i] = normalized_by<N>(byte(i * 3 + c), k.mean[c], k.by[c]);
+      put_four(to + c * plane, v);
     }
   }
 }
@@ -71,16 +134,21 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 void normalize(const Context& ctx, const View& y, const ConstView& x, const Constants<accum_t<T>>& k) {
   using N = native_t<T>;
+  constexpr int V = kVector<N>;
   N* to = native<T>(y);
   const auto* from = native<std::uint8_t>(x);
-  const std::int64_t pixels = x.size(0) * x.size(2) * x.size(3), plane = x.size(2) * x.size(3);
-  const bool interleaved = x.size(1) == 3 && x.is_contiguous(MemoryFormat::channels_last) && pixels % 4 == 0 &&
-                           aligned_to(from, 4) && aligned_to(to, std::min<std::size_t>(16, 4 * sizeof(N)));
-  const unsigned blocks = grid_for(pixels / 4, kThreads, 16);
-  if (interleaved && y.is_contiguous(MemoryFormat::channels_last)) {
-    three_channels<false><<<blocks, kThreads, 0, stream_of(ctx)>>>(to, from, pixels / 4, plane, k);
-  } else if (interleaved && y.is_contiguous() && plane % 4 == 0) {
-    three_channels<true><<<blocks, kThreads, 0, stream_of(ctx)>>>(to, from, pixels / 4, plane, k);
+  const std::int64_t plane = x.size(2) * x.size(3), pixels = x.size(0) * plane;
+  const Three<N> three(k);
+  const bool triples = x.size(1) == 3 && x.is_contiguous(MemoryFormat::channels_last) && three.usable;
+  if (triples && y.is_contiguous(MemoryFormat::channels_last) && aligned_to(from, V) && aligned_to(to, 16)) {
+    const std::int64_t packs = pixels * 3 / V;
+    const auto blocks = std::max<std::int64_t>(1, ceil_div(packs, kTripleThreads * kTriplePacks));
+    interleaved<N><<<static_cast<unsigned>(blocks), kTripleThreads, 0, stream_of(ctx)>>>(
+        to, from, packs, static_cast<int>(pixels * 3 - packs * V), three);
+  } else if (triples && y.is_contiguous() && plane % 4 == 0 && aligned_to(from, 4) &&
+             aligned_to(to, std::min<std::size_t>(16, 4 * sizeof(N)))) {
+    to_planes<N>
+        <<<grid_for(pixels / 4, kThreads, 16), kThreads, 0, stream_of(ctx)>>>(to, from, pixels / 4, plane, three);
   } else {
     const auto index = make_index<3>(y.sizes, {y.strides, x.strides, Dims{0, 1, 0, 0}});
     any_layout<<<grid_for(index.numel, kThreads, 16), kThreads, 0, stream_of(ctx)>>>(to, from, index, k);
