@@ -74,6 +74,8 @@ int main(int argc, char** argv) {
     const bool share = mode != nullptr && std::string(mode).find("shared") != std::string::npos;
     if (const int code = apex::test::code_without_devices(share)) return code;
     apex::dist::Session session(argc, argv, session_options());
+    if (session.device().is_cuda())  // test::device() is this rank's own
+      setenv("APEX_TEST_DEVICE", apex::to_string(session.device()).c_str(), 1);
     if (session.rank() != 0) {
       auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
       delete listeners.Release(listeners.default_result_printer());

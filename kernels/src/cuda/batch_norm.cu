@@ -16,7 +16,7 @@ using namespace batch_norm;
 
 // Blocks of the passes: as many as the multiprocessors of an H200 hold at once. Those of a sum are fixed, so that its
 // order does not depend on the device; the others follow the device.
-constexpr std::int64_t kStatisticsBlocks = 132 * 4, kSumBlocks = 132 * 2;
+constexpr std::int64_t kStatisticsBlocks = 132 * 2, kSumBlocks = 132 * 2;
 
 struct Layout {
   std::int64_t n, c, inner = 1;
@@ -226,7 +226,7 @@ void run_apply(const Context& ctx, const View& y, const ConstView& x, const Cons
                bool relu) {
   if (x.numel() == 0) return;
   const void* add = residual.defined() ? residual.data : nullptr;
-  const Walk w = walk_for(x, {x.data, y.data, add}, std::int64_t{multiprocessors()} * (add == nullptr ? 3 : 2));
+  const Walk w = walk_for(x, {x.data, y.data, add}, std::int64_t{multiprocessors()} * 2);
   visit_floating(x.dtype, "batch_norm",
                  [&]<class T>() { Passes<T>::apply(stream_of(ctx), w, y.data, x.data, add, affine, relu); });
 }

@@ -44,7 +44,7 @@ __device__ __forceinline__ Channel<A> channel_at(const Affine& a, std::int64_t i
 /// Per block and channel the mean and the sum of squares about it. A thread sums differences from its first value, so
 /// that nothing cancels; threads meet in f64.
 template <class N, int V, bool kRows>
-__global__ void __launch_bounds__(kThreads, 3) statistics(double2* partial, const N* x, const Walk w) {
+__global__ void __launch_bounds__(kThreads, 2) statistics(double2* partial, const N* x, const Walk w) {
   using A = compute_t<N>;
   constexpr int L = kRows ? V : 1, kUnroll = 8;
   __shared__ double pivots[32 * L];
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads, 3) statistics(double2* partial, cons
 }
 
 template <class N, int V, bool kRows, bool kResidual>
-__global__ void __launch_bounds__(kThreads, kResidual ? 2 : 3)
+__global__ void __launch_bounds__(kThreads, 2)
     apply(N* y, const N* x, const N* residual, const Affine affine, const bool relu, const Walk w) {
   using A = compute_t<N>;
   constexpr int L = kRows ? V : 1, kUnroll = kResidual ? 4 : 8;
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                   const Affine affine, const Walk w) {
   using A = compute_t<N>;
   constexpr bool kTwo = kMask == Mask::two_terms, kOutput = kTwo || kMask == Mask::from_output;
-  constexpr int L = kRows ? V : 1, kUnroll = 4;
+  constexpr int L = kRows ? V : 1, kUnroll = kTwo ? 2 : kOutput ? 3 : 4;
   const Place<V, kRows> p(w);
   A s1[L] = {}, s2[L] = {};
   if (p.active) {

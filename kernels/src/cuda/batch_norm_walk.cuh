@@ -50,7 +50,7 @@ struct Place {
   }
 };
 
-/// Goes from item to item of one thread. take() gives the position in memory and moves on.
+/// Goes from item to item of one thread. Batch holds the positions of the next few items; moving on is taking one.
 template <int V, bool kRows, bool kReverse>
 struct Cursor {  // row-major: the items of a channel are the vectors of its planes
   std::int64_t image, vector, image_step, vector_step, line, channels, channel, images;
@@ -75,6 +75,12 @@ struct Cursor {  // row-major: the items of a channel are the vectors of its pla
     }
     return at;
   }
+  template <int kCount>
+  struct Batch {
+    std::int64_t at[kCount];
+    __device__ __forceinline__ void fill(Cursor& from, int u) { at[u] = from.take(); }
+    __device__ __forceinline__ std::int64_t operator[](int u) const { return at[u]; }
+  };
 };
 template <int V, bool kReverse>
 struct Cursor<V, true, kReverse> {  // channels-last: an item is a row of channels
@@ -87,6 +93,17 @@ struct Cursor<V, true, kReverse> {  // channels-last: an item is a row of channe
     at += by;
     return here;
   }
+  template <int kCount>
+  struct Batch {  // evenly spaced: two numbers instead of an array that would cost registers
+    std::int64_t first = 0, by = 0;
+    __device__ __forceinline__ void fill(Cursor& from, int u) {
+      const std::int64_t at = from.take();
+      if (u > 0) return;
+      first = at;
+      by = from.by;
+    }
+    __device__ __forceinline__ std::int64_t operator[](int u) const { return first + u * by; }
+  };
 };
 
 /// For all items of a thread load(u, position), then use(u, position), kUnroll loads ahead.
@@ -96,21 +113,21 @@ __device__ __forceinline__ void walk(const Walk& w, const Place<V, kRows>& p, Lo
   const std::int64_t step = w.step();
   std::int64_t item = p.item;
   for (; item + (kUnroll - 1) * step < w.items; item += kUnroll * step) {
-    std::int64_t at[kUnroll];
+    typename Cursor<V, kRows, kReverse>::template Batch<kUnroll> at;
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      at[u] = cursor.take();
+      at.fill(cursor, u);
       load_item(u, at[u]);
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) use_item(u, at[u]);
   }
   if (item >= w.items) return;
-  std::int64_t at[kUnroll];  // the rest, together too
+  typename Cursor<V, kRows, kReverse>::template Batch<kUnroll> at;  // the rest, together too
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u)
     if (item + u * step < w.items) {
-      at[u] = cursor.take();
+      at.fill(cursor, u);
       load_item(u, at[u]);
     }
 #pragma unroll

@@ -29,6 +29,8 @@ bool same_strides(const Tensor& a, const Tensor& b) {
 Tensor packable_gradient(const Contribution& c) {
   if (!c.used || !grad(c.parameter).defined()) return zeros_like(c.parameter);
   const Tensor g = grad(c.parameter);
+  const bool dense = is_non_overlapping_and_dense(c.parameter.sizes(), c.parameter.strides());
+  if (dense && same_strides(g, c.parameter)) return g;
   const Tensor like = empty_like(c.parameter);
   if (same_strides(g, like)) return g;
   kernels::copy(like.context(), like.view(), g.view());
