@@ -40,7 +40,8 @@ struct Min {
 };
 
 inline constexpr int kReduceThreads = 256;
-inline constexpr int kChunk = 512;  // terms of a thread between two sums in f64
+inline constexpr int kReduceBlocks = 4;  // of a multiprocessor
+inline constexpr int kChunk = 512;       // terms of a thread between two sums in f64
 inline constexpr int kMostBlocks = 1024;
 template <class N>
 inline constexpr int kReduceVector = std::min(8, kVector<N>);
@@ -107,14 +108,42 @@ struct Accumulators {
   }
 };
 
-/// V elements in a row; the same elements go to the same accumulators whether the address allows one access or not.
-template <int V, class N>
-__device__ __forceinline__ Pack<N, V> read_row(const N* at, bool aligned) {
-  if (aligned) return *reinterpret_cast<const Pack<N, V>*>(at);
-  Pack<N, V> pack;
+/// Takes packs first, first + step, ... below end. The same elements go to the same accumulators in the same order
+/// whether the address allows one access or not.
+template <int V, class N, class Acc>
+__device__ __forceinline__ void take_packs(Acc& acc, const N* base, const Index<1>& index, bool aligned,
+                                           std::int64_t first, std::int64_t end, std::int64_t step) {
+  if (aligned && index.rank == 1) {
+    // Nothing is decided between the loads of four packs, so that they are on their way together.
+    const std::int64_t stride = index.stride[0][0];
+    const auto read = [&](std::int64_t i) { return *reinterpret_cast<const Pack<N, V>*>(base + i * stride); };
+    std::int64_t i = first;
+    for (; i + 3 * step < end; i += 4 * step) {
+      Pack<N, V> packs[4];
 #pragma unroll
-  for (int i = 0; i < V; ++i) pack.v[i] = at[i];
-  return pack;
+      for (int u = 0; u < 4; ++u) packs[u] = read(i + u * step);
+#pragma unroll
+      for (int u = 0; u < 4; ++u) acc.take(packs[u]);
+      acc.count_terms(4);
+    }
+#pragma unroll 1
+    for (; i < end; i += step) acc.take(read(i));
+    return;
+  }
+#pragma unroll 1
+  for (std::int64_t i = first; i < end; i += step) {
+    const N* at = base + index.at(i).v[0];
+    Pack<N, V> pack;
+    if (aligned) {
+      pack = *reinterpret_cast<const Pack<N, V>*>(at);
+    } else {
+#pragma unroll
+      for (int v = 0; v < V; ++v) pack.v[v] = at[v];
+    }
+    acc.take(pack);
+    static_assert(kChunk % 4 == 0);
+    acc.count_terms(1);  // the same chunks as above
+  }
 }
 
 struct Rows {
@@ -127,7 +156,8 @@ struct Rows {
 };
 
 template <int V, class R, class C, class N>
-__global__ void __launch_bounds__(kReduceThreads) rows_kernel(const N* x, Rows s, Result<typename R::Merged> result) {
+__global__ void __launch_bounds__(kReduceThreads, kReduceBlocks)
+    rows_kernel(const N* x, Rows s, Result<typename R::Merged> result) {
   using M = typename R::Merged;
   __shared__ M of_warp[kReduceThreads / 32];
   const std::int64_t task =
@@ -138,18 +168,8 @@ __global__ void __launch_bounds__(kReduceThreads) rows_kernel(const N* x, Rows s
   if (output < s.kept.numel) {
     const N* base = x + s.kept.at(output).v[0];
     const std::int64_t begin = part * s.part, end = min(begin + s.part, s.reduced.numel);
-    const std::int64_t step = s.group;
     Accumulators<R, C, V> acc;
-    std::int64_t i = begin + lane;
-    for (; i + 3 * step < end; i += 4 * step) {
-      Pack<N, V> pack[4];
-#pragma unroll
-      for (int u = 0; u < 4; ++u) pack[u] = read_row<V>(base + s.reduced.at(i + u * step).v[0], s.aligned);
-#pragma unroll
-      for (int u = 0; u < 4; ++u) acc.take(pack[u]);
-      acc.count_terms(4);
-    }
-    for (; i < end; i += step) acc.take(read_row<V>(base + s.reduced.at(i).v[0], s.aligned));
+    take_packs<V>(acc, base, s.reduced, s.aligned, begin + lane, end, s.group);
     acc.flush();
 #pragma unroll
     for (int v = 0; v < V; ++v) total = R::merge(total, acc.total[v]);
@@ -183,7 +203,7 @@ struct Columns {
 };
 
 template <int V, class R, class C, class N>
-__global__ void __launch_bounds__(kReduceThreads)
+__global__ void __launch_bounds__(kReduceThreads, kReduceBlocks)
     columns_kernel(const N* x, Columns s, Result<typename R::Merged> result) {
   using M = typename R::Merged;
   __shared__ M of_thread[V][kReduceThreads];
@@ -195,16 +215,7 @@ __global__ void __launch_bounds__(kReduceThreads)
   if (pack < s.kept.numel) {
     const N* base = x + s.kept.at(pack).v[0];
     const std::int64_t begin = part * s.part, end = min(begin + s.part, s.reduced.numel);
-    std::int64_t i = begin + row;
-    for (; i + 3 * rows < end; i += 4 * rows) {
-      Pack<N, V> terms[4];
-#pragma unroll
-      for (int u = 0; u < 4; ++u) terms[u] = read_row<V>(base + s.reduced.at(i + u * rows).v[0], s.aligned);
-#pragma unroll
-      for (int u = 0; u < 4; ++u) acc.take(terms[u]);
-      acc.count_terms(4);
-    }
-    for (; i < end; i += rows) acc.take(read_row<V>(base + s.reduced.at(i).v[0], s.aligned));
+    take_packs<V>(acc, base, s.reduced, s.aligned, begin + row, end, rows);
   }
   acc.flush();
 #pragma unroll
@@ -229,6 +240,7 @@ __global__ void __launch_bounds__(kReduceThreads) parts_kernel(Index<2> kept, Re
   const std::int64_t output = std::int64_t{blockIdx.x} * (kReduceThreads / 32) + threadIdx.x / 32;
   if (output >= kept.numel) return;  // whole warps
   M total = R::identity();
+#pragma unroll 8
   for (int p = threadIdx.x % 32; p < result.parts; p += 32)
     total = R::merge(total, result.partial[output * result.parts + p]);
 #pragma unroll
