@@ -175,6 +175,23 @@ TEST(Copy, TransposesAndCastsAtOnce) {
     }
 }
 
+/// Sizes in whole packs, with tiles that end early; and the same at another address.
+TEST(Copy, TransposesPacks) {
+  for (const auto dtype : {DType::f32, DType::f16, DType::bf16})
+    for (const Dims& sizes : {Dims{2, 72, 10, 20}, Dims{1, 64, 8, 8}, Dims{3, 16, 4, 34}, Dims{2, 136, 1, 56}}) {
+      const Tensor x = test::from_function(sizes, dtype, test::device(),
+                                           [](std::int64_t i) { return static_cast<double>(i % 251) - 100; });
+      const Tensor last = test::make(sizes, dtype, test::device(), MemoryFormat::channels_last);
+      for (const auto& in : {x, test::misaligned(x)}) {
+        const Tensor back = test::fresh(sizes, dtype);
+        kernels::copy(test::context(), test::poisoned(last).view(), in.view());
+        EXPECT_TRUE(test::equal(last, test::to_f64(x))) << dtype << sizes;
+        kernels::copy(test::context(), back.view(), last.view());
+        EXPECT_TRUE(test::equal(back, test::to_f64(x))) << dtype << sizes;
+      }
+    }
+}
+
 TEST(Copy, PacksLeaveNoRestBehind) {
   for (const auto dtype : kAll)
     for (const std::int64_t n : {1, 3, 31, 1031, 8209}) {

@@ -44,19 +44,30 @@ inline bool as_transpose(const Index<2>& index, Transpose& t) {
   return true;
 }
 
+/// Where the tile of this block begins. Their number fits 32 bits, as the grid does.
+struct Tile {
+  std::int64_t row, col;
+  Index<2>::Offsets base;
+
+  __device__ __forceinline__ explicit Tile(const Transpose& t) {
+    const auto row_tiles = static_cast<std::uint32_t>(t.row_tiles), col_tiles = static_cast<std::uint32_t>(t.col_tiles);
+    const std::uint32_t line = blockIdx.x / col_tiles;
+    col = std::int64_t{blockIdx.x - line * col_tiles} * kTile;
+    row = std::int64_t{line % row_tiles} * kTile;
+    base = t.batch.at(line / row_tiles);
+  }
+};
+
 template <class To, class From>
 __global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(To* dst, const From* src, Transpose t) {
   constexpr int kPad = sizeof(To) < 4 ? 4 / sizeof(To) : 1;  // columns of a tile fall into different banks
   constexpr int kWarps = kTransposeThreads / 32;
   __shared__ To tile[kTile][kTile + kPad];  // [col][row]
-  std::int64_t block = blockIdx.x;
-  const std::int64_t col0 = block % t.col_tiles * kTile;
-  block /= t.col_tiles;
-  const std::int64_t row0 = block % t.row_tiles * kTile;
-  const auto base = t.batch.at(block / t.row_tiles);
+  const Tile place(t);
+  const std::int64_t row0 = place.row, col0 = place.col;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  dst += base.v[0];
-  src += base.v[1];
+  dst += place.base.v[0];
+  src += place.base.v[1];
 #pragma unroll
   for (int step = 0; step < kTile; step += kWarps) {
     const int c = step + warp;
@@ -79,10 +90,61 @@ __global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(To* dst, c
   }
 }
 
+/// Elements of 16 bits, all strides, sizes and addresses multiples of 8: 16 bytes an access on both sides. The tile has
+/// pairs of rows; half of its columns are turned by 4 words, so that 8 columns of a warp fall into different banks.
+inline __global__ void __launch_bounds__(kTransposeThreads)
+    transpose_pairs(std::uint16_t* dst, const std::uint16_t* src, Transpose t) {
+  static_assert(kTile == 64 && kTransposeThreads == 256);
+  constexpr int kWords = kTile / 2;
+  __shared__ std::uint32_t tile[kTile][kWords + 1];  // [col][pair of rows]
+  const auto turned = [](int col, int word) { return (word + col / 32 * 4) % kWords; };
+  const Tile place(t);
+  const int thread = threadIdx.x, eighth = thread % 8;
+  uint4 in[2] = {};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const std::int64_t c = place.col + thread / 8 + half * 32, r = place.row + eighth * 8;
+    if (c < t.cols && r < t.rows)
+      in[half] = *reinterpret_cast<const uint4*>(src + place.base.v[1] + c * t.src_stride + r);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int c = thread / 8 + half * 32, word = eighth * 4;
+    tile[c][turned(c, word)] = in[half].x;
+    tile[c][turned(c, word + 1)] = in[half].y;
+    tile[c][turned(c, word + 2)] = in[half].z;
+    tile[c][turned(c, word + 3)] = in[half].w;
+  }
+  __syncthreads();
+  const int pair = thread / 8;
+  const std::int64_t r = place.row + pair * 2, c = place.col + eighth * 8;
+  if (c >= t.cols || r >= t.rows) return;
+  std::uint32_t words[8];
+#pragma unroll
+  for (int k = 0; k < 8; ++k) words[k] = tile[eighth * 8 + k][turned(eighth * 8 + k, pair)];
+  auto* to = dst + place.base.v[0] + r * t.dst_stride + c;
+  const auto lows = [&](int k) { return __byte_perm(words[k], words[k + 1], 0x5410); };
+  const auto highs = [&](int k) { return __byte_perm(words[k], words[k + 1], 0x7632); };
+  *reinterpret_cast<uint4*>(to) = make_uint4(lows(0), lows(2), lows(4), lows(6));
+  *reinterpret_cast<uint4*>(to + t.dst_stride) = make_uint4(highs(0), highs(2), highs(4), highs(6));
+}
+
+inline bool in_eights(const Transpose& t, const void* dst, const void* src) {
+  bool all = aligned_to(dst, 16) && aligned_to(src, 16) && t.rows % 8 == 0 && t.cols % 8 == 0 &&
+             t.dst_stride % 8 == 0 && t.src_stride % 8 == 0;
+  for (int d = 0; d < t.batch.rank; ++d)
+    all = all && (t.batch.size[d] == 1 || (t.batch.stride[0][d] % 8 == 0 && t.batch.stride[1][d] % 8 == 0));
+  return all;
+}
+
 template <class To, class From>
 void transpose(const Context& ctx, To* dst, const From* src, const Transpose& t) {
   const auto blocks = static_cast<unsigned>(t.row_tiles * t.col_tiles * t.batch.numel);
-  transpose_kernel<<<blocks, kTransposeThreads, 0, stream_of(ctx)>>>(dst, src, t);
+  bool done = false;
+  if constexpr (std::is_same_v<To, std::uint16_t> && std::is_same_v<From, std::uint16_t>) {
+    if ((done = in_eights(t, dst, src))) transpose_pairs<<<blocks, kTransposeThreads, 0, stream_of(ctx)>>>(dst, src, t);
+  }
+  if (!done) transpose_kernel<<<blocks, kTransposeThreads, 0, stream_of(ctx)>>>(dst, src, t);
   check_launch("copy");
 }
 
