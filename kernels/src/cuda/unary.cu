@@ -6,7 +6,12 @@
 namespace apex::kernels::cuda {
 namespace {
 
-/// Ops of little arithmetic share one kernel: the choice on the device hides behind memory.
+template <class C>
+__device__ __forceinline__ C relu(C v) {
+  return v <= C(0) ? C(0) : v;  // NaN stays
+}
+
+/// Ops of little arithmetic share one kernel: the choice on the device hides behind memory, in 16 bits not quite.
 struct Light {
   UnaryOp op;
   template <class C>
@@ -16,13 +21,14 @@ struct Light {
       case UnaryOp::abs: return fabs(v);
       case UnaryOp::sign: return v > C(0) ? C(1) : v < C(0) ? C(-1) : v;
       case UnaryOp::square: return v * v;
-      default: return v <= C(0) ? C(0) : v;  // relu
+      default: return relu(v);
     }
   }
 };
 
+/// An op with a kernel of its own.
 template <UnaryOp kOp>
-struct Heavy {
+struct Own {
   template <class C>
   __device__ C operator()(C v) const {
     if constexpr (kOp == UnaryOp::exp) return exp(v);
@@ -32,6 +38,7 @@ struct Heavy {
     if constexpr (kOp == UnaryOp::reciprocal) return C(1) / v;
     if constexpr (kOp == UnaryOp::tanh) return tanh(v);
     if constexpr (kOp == UnaryOp::sigmoid) return C(1) / (C(1) + exp(-v));
+    if constexpr (kOp == UnaryOp::relu) return relu(v);
   }
 };
 
@@ -41,13 +48,13 @@ struct Any {
   template <class C>
   __device__ C operator()(C v) const {
     switch (op) {
-      case UnaryOp::exp: return Heavy<UnaryOp::exp>{}(v);
-      case UnaryOp::log: return Heavy<UnaryOp::log>{}(v);
-      case UnaryOp::sqrt: return Heavy<UnaryOp::sqrt>{}(v);
-      case UnaryOp::rsqrt: return Heavy<UnaryOp::rsqrt>{}(v);
-      case UnaryOp::reciprocal: return Heavy<UnaryOp::reciprocal>{}(v);
-      case UnaryOp::tanh: return Heavy<UnaryOp::tanh>{}(v);
-      case UnaryOp::sigmoid: return Heavy<UnaryOp::sigmoid>{}(v);
+      case UnaryOp::exp: return Own<UnaryOp::exp>{}(v);
+      case UnaryOp::log: return Own<UnaryOp::log>{}(v);
+      case UnaryOp::sqrt: return Own<UnaryOp::sqrt>{}(v);
+      case UnaryOp::rsqrt: return Own<UnaryOp::rsqrt>{}(v);
+      case UnaryOp::reciprocal: return Own<UnaryOp::reciprocal>{}(v);
+      case UnaryOp::tanh: return Own<UnaryOp::tanh>{}(v);
+      case UnaryOp::sigmoid: return Own<UnaryOp::sigmoid>{}(v);
       default: return Light{op}(v);
     }
   }
@@ -56,13 +63,14 @@ struct Any {
 template <class F>
 void visit_unary(UnaryOp op, F&& f) {
   switch (op) {
-    case UnaryOp::exp: return f(Heavy<UnaryOp::exp>{});
-    case UnaryOp::log: return f(Heavy<UnaryOp::log>{});
-    case UnaryOp::sqrt: return f(Heavy<UnaryOp::sqrt>{});
-    case UnaryOp::rsqrt: return f(Heavy<UnaryOp::rsqrt>{});
-    case UnaryOp::reciprocal: return f(Heavy<UnaryOp::reciprocal>{});
-    case UnaryOp::tanh: return f(Heavy<UnaryOp::tanh>{});
-    case UnaryOp::sigmoid: return f(Heavy<UnaryOp::sigmoid>{});
+    case UnaryOp::exp: return f(Own<UnaryOp::exp>{});
+    case UnaryOp::log: return f(Own<UnaryOp::log>{});
+    case UnaryOp::sqrt: return f(Own<UnaryOp::sqrt>{});
+    case UnaryOp::rsqrt: return f(Own<UnaryOp::rsqrt>{});
+    case UnaryOp::reciprocal: return f(Own<UnaryOp::reciprocal>{});
+    case UnaryOp::tanh: return f(Own<UnaryOp::tanh>{});
+    case UnaryOp::sigmoid: return f(Own<UnaryOp::sigmoid>{});
+    case UnaryOp::relu: return f(Own<UnaryOp::relu>{});  // every network's: a kernel of its own
     default: return f(Light{op});
   }
 }
