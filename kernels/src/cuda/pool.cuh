@@ -12,6 +12,12 @@ namespace apex::kernels::cuda::pool {
 
 constexpr int kThreads = 256;
 
+/// a / b for a >= 0. Most numbers fit 32 bits, whose division is several times faster.
+__device__ __forceinline__ int quotient(std::int64_t a, int b) {
+  return (a >> 32) == 0 ? static_cast<int>(static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b))
+                        : static_cast<int>(a / b);
+}
+
 struct Range {
   int begin, end;
   __device__ __forceinline__ int length() const { return end - begin; }
@@ -30,9 +36,7 @@ struct Axis {
 
   /// Of output o, inside the input.
   __device__ __forceinline__ Range window(int o) const {
-    if (adaptive)
-      return {static_cast<int>(std::int64_t{o} * in / out),
-              static_cast<int>((std::int64_t{o + 1} * in + out - 1) / out)};
+    if (adaptive) return {quotient(std::int64_t{o} * in, out), quotient(std::int64_t{o + 1} * in + out - 1, out)};
     const int from = o * stride - padding;
     return {max(from, 0), min(from + kernel, in)};
   }
@@ -44,9 +48,7 @@ struct Axis {
   }
   /// Outputs whose windows cover input i (none: an empty range).
   __device__ __forceinline__ Range outputs(int i) const {
-    if (adaptive)
-      return {static_cast<int>(std::int64_t{i} * out / in),
-              static_cast<int>((std::int64_t{i + 1} * out + in - 1) / in)};
+    if (adaptive) return {quotient(std::int64_t{i} * out, in), quotient(std::int64_t{i + 1} * out + in - 1, in)};
     const int first = i + padding - kernel + 1;
     return {first <= 0 ? 0 : (first + stride - 1) / stride, min((i + padding) / stride + 1, out)};
   }
