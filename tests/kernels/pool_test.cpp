@@ -204,6 +204,43 @@ TEST(Pool2d, NaNAndInfinity) {
   }
 }
 
+/// NaN is larger than all, the first among equals stays, and both zeros are equal: one channel or many at a time.
+TEST(Pool2d, LargestAmongSpecialValues) {
+  const Pool2dOptions o{.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}};
+  const double nan = std::nan(""), table[] = {-0.0, 0.0, -INFINITY, -2, nan, -0.0, -1, INFINITY, -nan, 0.0, -1, -3};
+  const Dims xs{2, 24, 7, 8}, ys = kernels::pool2d_output_sizes(xs, o);
+  for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+    for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+      const Tensor x = test::from_function(
+          xs, dtype, test::device(),
+          [&](std::int64_t i) {
+            // Some planes without NaN and infinity, so that finite values and zeros win as well.
+            const auto few = static_cast<std::size_t>(12 - i / 56 % 3 * 4);
+            return table[static_cast<std::size_t>(test::unit(1, static_cast<std::uint64_t>(i)) * 12) % few];
+          },
+          format);
+      const auto v = test::to_f64(x);
+      std::vector<double> high, where;
+      for_each_output(ys, [&](std::int64_t n, std::int64_t c, std::int64_t i, std::int64_t j) {
+        double best = 0, at = -1;
+        for (std::int64_t p = std::max<std::int64_t>(2 * i - 1, 0); p < std::min<std::int64_t>(2 * i + 2, xs[2]); ++p)
+          for (std::int64_t q = std::max<std::int64_t>(2 * j - 1, 0); q < std::min<std::int64_t>(2 * j + 2, xs[3]);
+               ++q) {
+            const double value = v[index(xs, n, c, p, q)];
+            if (at >= 0 && !(value > best) && !(std::isnan(value) && !std::isnan(best))) continue;
+            best = value;
+            at = static_cast<double>(p * xs[3] + q);
+          }
+        high.push_back(best);
+        where.push_back(at);
+      });
+      const Tensor y = test::fresh(ys, dtype, format), indices = make(ys, DType::i32, test::device(), format);
+      kernels::max_pool2d(test::context(), y.view(), indices.view(), x.view(), o);
+      EXPECT_TRUE(test::equal(y, high)) << dtype;
+      EXPECT_TRUE(test::equal(indices, where)) << dtype;
+    }
+}
+
 TEST(Pool2d, BadArguments) {
   const Tensor x = make({2, 3, 6, 6}), y = make({2, 3, 3, 3}),
                last = make({2, 3, 3, 3}, DType::f32, test::device(), MemoryFormat::channels_last);
