@@ -125,8 +125,9 @@ inline __global__ void __launch_bounds__(kTransposeThreads)
   auto* to = dst + place.base.v[0] + r * t.dst_stride + c;
   const auto lows = [&](int k) { return __byte_perm(words[k], words[k + 1], 0x5410); };
   const auto highs = [&](int k) { return __byte_perm(words[k], words[k + 1], 0x7632); };
-  *reinterpret_cast<uint4*>(to) = make_uint4(lows(0), lows(2), lows(4), lows(6));
-  *reinterpret_cast<uint4*>(to + t.dst_stride) = make_uint4(highs(0), highs(2), highs(4), highs(6));
+  // By name: the compiler makes four stores of an assignment here.
+  __stwb(reinterpret_cast<uint4*>(to), make_uint4(lows(0), lows(2), lows(4), lows(6)));
+  __stwb(reinterpret_cast<uint4*>(to + t.dst_stride), make_uint4(highs(0), highs(2), highs(4), highs(6)));
 }
 
 inline bool in_eights(const Transpose& t, const void* dst, const void* src) {

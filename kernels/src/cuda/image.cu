@@ -67,11 +67,14 @@ __global__ void __launch_bounds__(kTripleThreads)
   constexpr int V = kVector<N>;
   using C = compute_t<N>;
   const std::int64_t first = std::int64_t{blockIdx.x} * (kTripleThreads * kTriplePacks) + threadIdx.x;
-  Pack<std::uint8_t, V> in[kTriplePacks];
+  // Whole words until all loads are on their way: taking bytes out of one would wait for it.
+  using Word = std::conditional_t<V == 8, std::uint64_t, std::conditional_t<V == 4, std::uint32_t, std::uint16_t>>;
+  static_assert(sizeof(Word) == V);
+  Word in[kTriplePacks] = {};
 #pragma unroll
   for (int u = 0; u < kTriplePacks; ++u) {
     const std::int64_t p = first + u * kTripleThreads;
-    if (p < packs) in[u] = reinterpret_cast<const Pack<std::uint8_t, V>*>(x)[p];
+    if (p < packs) in[u] = reinterpret_cast<const Word*>(x)[p];
   }
   const unsigned channel = threadIdx.x * V % 3;
   const auto turned = [channel](const C(&of)[3], int i) {
@@ -85,7 +88,8 @@ __global__ void __launch_bounds__(kTripleThreads)
     if (p >= packs) continue;
     Pack<N, V> out;
 #pragma unroll
-    for (int v = 0; v < V; ++v) out.v[v] = normalized_by<N>(in[u].v[v], mean[v % 3], by[v % 3]);
+    for (int v = 0; v < V; ++v)
+      out.v[v] = normalized_by<N>(static_cast<std::uint8_t>(in[u] >> (8 * v)), mean[v % 3], by[v % 3]);
     reinterpret_cast<Pack<N, V>*>(y)[p] = out;
   }
   if (blockIdx.x == 0 && threadIdx.x < static_cast<unsigned>(rest)) {
