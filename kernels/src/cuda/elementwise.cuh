@@ -11,7 +11,8 @@
 #include "launch.cuh"
 
 // out = f(in...) element by element over any strides. One kernel moves 16-byte packs and is used whenever every operand
-// is contiguous or constant along the innermost dimension; the other goes element by element.
+// is contiguous or constant along the innermost dimension; another, for operands that all lie alike, knows no strides
+// at all; the last goes element by element.
 
 namespace apex::kernels::cuda {
 
@@ -62,6 +63,9 @@ __host__ __device__ __forceinline__ To convert(From value) {
 }
 
 inline constexpr int kMapThreads = 256;
+/// Packs of a thread where `inputs` lie alike.
+template <std::size_t inputs>
+inline constexpr int kAlikePacks = inputs == 1 ? 4 : 2;
 
 /// V elements of each input.
 template <int V, class... In>
@@ -150,6 +154,42 @@ __global__ void __launch_bounds__(kMapThreads)
   }
 }
 
+template <int V>
+__device__ __forceinline__ Packs<V> read_alike(std::int64_t) {
+  return {};
+}
+template <int V, class First, class... Rest>
+__device__ __forceinline__ Packs<V, First, Rest...> read_alike(std::int64_t at, const First* first,
+                                                               const Rest*... rest) {
+  return {*reinterpret_cast<const Pack<First, V>*>(first + at), read_alike<V>(at, rest...)};
+}
+
+/// Operands that lie alike, in one piece: `packs` packs and then `rest` elements. Nothing is decided between the loads
+/// of a thread, so that they are on their way together.
+template <int V, class F, class Out, class... In>
+__global__ void __launch_bounds__(kMapThreads)
+    alike_kernel(F f, std::int64_t packs, int rest, Out* out, const In*... in) {
+  constexpr int kEach = kAlikePacks<sizeof...(In)>;
+  const std::int64_t first = std::int64_t{blockIdx.x} * (kMapThreads * kEach) + threadIdx.x;
+  Packs<V, In...> read[kEach];
+#pragma unroll
+  for (int u = 0; u < kEach; ++u)
+    if (first + u * kMapThreads < packs) read[u] = read_alike<V>((first + u * kMapThreads) * V, in...);
+#pragma unroll
+  for (int u = 0; u < kEach; ++u) {
+    const std::int64_t p = first + u * kMapThreads;
+    if (p >= packs) continue;
+    Pack<Out, V> result;
+#pragma unroll
+    for (int i = 0; i < V; ++i) result.v[i] = finished<Out>(call(f, read[u], i));
+    reinterpret_cast<Pack<Out, V>*>(out)[p] = result;
+  }
+  if (blockIdx.x == 0 && static_cast<int>(threadIdx.x) < rest) {
+    const std::int64_t e = packs * V + threadIdx.x;
+    out[e] = finished<Out>(call(f, read_alike<1>(e, in...), 0));
+  }
+}
+
 /// out = f(in...). `slow` does the same as f where elements are taken one by one: ops with many variants share one
 /// kernel there.
 template <class F, class Slow, class Out, class... In>
@@ -164,6 +204,14 @@ void map_or(const Context& ctx, const char* op, F f, Slow slow, const Index<1 + 
   if (packs<N>(index, V, {out, in...}, {sizeof(Out), sizeof(In)...})) {
     const auto groups = packed(index, V);
     const int rest = index.rank == 1 ? static_cast<int>(index.numel % V) : 0;
+    bool alike = index.rank == 1;
+    for (int k = 0; k < N; ++k) alike = alike && index.stride[k][0] == 1;
+    if (alike) {
+      constexpr int kEach = kAlikePacks<sizeof...(In)>;
+      alike_kernel<V>
+          <<<blocks(groups.numel, kEach), kMapThreads, 0, stream_of(ctx)>>>(f, groups.numel, rest, out, in...);
+      return check_launch(op);
+    }
     map_kernel<V><<<blocks(groups.numel, 2), kMapThreads, 0, stream_of(ctx)>>>(f, groups, rest, out, in...);
   } else {
     map_kernel<1><<<blocks(index.numel, 4), kMapThreads, 0, stream_of(ctx)>>>(slow, index, 0, out, in...);
