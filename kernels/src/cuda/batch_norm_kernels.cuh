@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads, 2) statistics(double2* partial, cons
 #pragma unroll
     for (int l = 0; l < L; ++l) shift[l] = load(first.v[l]);
     Pack<N, V> in[kUnroll];
-    walk<kUnroll, V, kRows, false>(
+    walk<kUnroll, V, kRows, false, true>(
         w, p, [&](int u, std::int64_t at) { in[u] = fetch<Hint::keep, V>(x + at); },
         [&](int u, std::int64_t) {
 #pragma unroll
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
   for (int l = 0; l < L; ++l) k[l] = channel_at<N>(affine, p.channel + l);
   Pack<N, V> in[kUnroll], add[kResidual ? kUnroll : 1];
-  walk<kUnroll, V, kRows, true>(
+  walk<kUnroll, V, kRows, true, !kResidual>(
       w, p,
       [&](int u, std::int64_t at) {
         in[u] = fetch<Hint::last_use, V>(x + at);
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                   const Affine affine, const Walk w) {
   using A = compute_t<N>;
   constexpr bool kTwo = kMask == Mask::two_terms, kOutput = kTwo || kMask == Mask::from_output;
-  constexpr int L = kRows ? V : 1, kUnroll = kTwo ? 2 : kOutput ? 3 : 4;
+  constexpr int L = kRows ? V : 1, kUnroll = kTwo ? 3 : 4;
   const Place<V, kRows> p(w);
   A s1[L] = {}, s2[L] = {};
   if (p.active) {

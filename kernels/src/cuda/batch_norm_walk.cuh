@@ -106,8 +106,9 @@ struct Cursor<V, true, kReverse> {  // channels-last: an item is a row of channe
   };
 };
 
-/// For all items of a thread load(u, position), then use(u, position), kUnroll loads ahead.
-template <int kUnroll, int V, bool kRows, bool kReverse, class Load, class Use>
+/// For all items of a thread load(u, position), then use(u, position), kUnroll loads ahead. The last few items of the
+/// passes that read one tensor go together too; for the others that costs more registers than it saves time.
+template <int kUnroll, int V, bool kRows, bool kReverse, bool kTogether = false, class Load, class Use>
 __device__ __forceinline__ void walk(const Walk& w, const Place<V, kRows>& p, Load&& load_item, Use&& use_item) {
   Cursor<V, kRows, kReverse> cursor(w, p);
   const std::int64_t step = w.step();
@@ -121,6 +122,13 @@ __device__ __forceinline__ void walk(const Walk& w, const Place<V, kRows>& p, Lo
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) use_item(u, at[u]);
+  }
+  if constexpr (!kTogether) {
+    for (; item < w.items; item += step) {
+      const std::int64_t at = cursor.take();
+      load_item(0, at);
+      use_item(0, at);
+    }
   }
   if (item >= w.items) return;
   typename Cursor<V, kRows, kReverse>::template Batch<kUnroll> at;  // the rest, together too
