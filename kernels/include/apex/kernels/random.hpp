@@ -28,8 +28,8 @@ void uniform(const Context& ctx, View out, double low, double high, const Random
 /// Normal numbers by Box and Muller (1958): words (w0, w1) of positions (2m, 2m + 1) give
 ///   r = sqrt(-2 ln((w0 + 1) / 2^32)), out = mean + std r cos(2 pi w1 / 2^32), then the same with sin,
 /// formed in f64, then converted as copy converts. The logarithm, sine and cosine are those of the backend, which may
-/// differ in the last bits of f64: between backends normal numbers agree to one unit in the last place, all other random
-/// numbers bit by bit.
+/// differ in the last bits of f64: between backends normal numbers agree to one unit in the last place, all others bit
+/// by bit.
 /// @throws Kind::argument for std < 0
 void normal(const Context& ctx, View out, double mean, double std, const RandomState& state);
 

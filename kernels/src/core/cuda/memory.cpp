@@ -26,8 +26,7 @@ Counters& counters(int device) {
 
 void raise_to(std::atomic<std::size_t>& mark, std::size_t value) {
   std::size_t seen = mark.load(std::memory_order_relaxed);
-  while (seen < value && !mark.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
-  }
+  while (seen < value && !mark.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {}
 }
 
 cudaMemPool_t pool_of(int device) {
@@ -61,10 +60,10 @@ std::string gib(std::size_t bytes) {
 [[noreturn]] void fail_out_of_memory(std::size_t bytes, Device device) {
   cudaGetLastError();
   const auto s = memory_stats(device);
-  fail(Kind::exhausted,
-       concat("out of memory on ", device, ": wanted ", gib(bytes), " while ", gib(s.live), " are in use (largest block ",
-              gib(s.largest), "), ", gib(s.reserved + s.graphs), " are held and ", gib(s.free), " of ", gib(s.total),
-              " are free; use a smaller batch, 16-bit weights, or a GPU that nobody else uses"));
+  fail(Kind::exhausted, concat("out of memory on ", device, ": wanted ", gib(bytes), " while ", gib(s.live),
+                               " are in use (largest block ", gib(s.largest), "), ", gib(s.reserved + s.graphs),
+                               " are held and ", gib(s.free), " of ", gib(s.total),
+                               " are free; use a smaller batch, 16-bit weights, or a GPU that nobody else uses"));
 }
 
 }  // namespace
