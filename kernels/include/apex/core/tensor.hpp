@@ -68,7 +68,7 @@ class Tensor {
   }
   void* raw_data() const;
 
-  /// The only element, converted, on the host; on CUDA it waits for the stream. @throws Kind::argument when there are more
+  /// The only element, converted, on the host; on CUDA it waits for the stream. @throws Kind::argument for any other number
   double item() const;
 
   /// Gives this identity the storage, dtype, sizes and strides of `source`: casting, moving and converting a model
