@@ -51,7 +51,7 @@ cp -L "$library" "$root/lib/"
 [[ ! -e $build/lib/libapex_probe.so ]] || cp -L "$build/lib/libapex_probe.so" "$root/lib/"
 (cd "$source_dir" && find tests \( -path '*/data/*' -o -path '*/fixtures/*' -o -name '*.sh' \) -type f -print0 |
   xargs -0 cp --parents -t "$root/source")
-cp "$here/run.sh" "$root/run.sh"
+cp "$here/run.sh" "$here/images.py" "$root/"
 
 # MPI: the launcher and what one host needs; no stack of an interconnect, no resource manager.
 command -v ompi_info >/dev/null || die "no ompi_info: only Open MPI can be packed"

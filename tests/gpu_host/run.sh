@@ -4,38 +4,41 @@
 # Tests and timings on a GPU host, from an unpacked bundle (pack.sh). Logs go to $OUT, or ./gpu-host-out; a table of what
 # was run comes last, and the exit code is 0 only if all of it passed.
 #
-#   run.sh [-j N] [--limit SECONDS] [--only TEXT] [SECTION...]
+#   run.sh [-j N] [--limit SECONDS] [--only TEXT] [--skip-launched] [SECTION...]
 #
 #   self         programs start, conformance on the CPU: works on any machine
 #   info         the devices and the libraries
 #   tests        every test for as many GPUs as there are, -j at a time (4)
 #   conformance  the recorded cases on all devices
-#   sanitize     memcheck and racecheck of compute-sanitizer over tests of one process, and how many of the library's
-#                kernels they launched
+#   sanitize     memcheck, then racecheck of compute-sanitizer over tests of one process, in shards, -j at a time, over
+#                all GPUs; and how many of the library's kernels these tests launched
 #   bench-ops bench-optim          kernels and optimizer steps beside PyTorch's
 #   bench-step [bench-compile]     ResNet-50, batch 256: eager and by CUDA graph, f16 and bf16, plans cold and warm, host
 #                                  waits; bench-compile: beside torch.compile
+#   bench-data   ResNet-50 from a pack of JPEG and one of pixels beside synthetic data; python3 needs Pillow
 #   ddp          collectives and data parallel steps over two GPUs
 #
 # Without sections: info tests conformance bench-ops bench-optim bench-step. --only: steps whose name contains it.
-# Nothing new is started after --limit; what was left out counts as a failure. --peer eager is left out where python3
-# has no torch.
+# At --limit what still runs is stopped and nothing more is started; both count as failures. --skip-launched: sanitize
+# takes the list of launched kernels that an earlier run left in $OUT or in the bundle. --peer eager is left out where
+# python3 has no torch.
 set -uo pipefail
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
 [[ -f $here/env.sh && -f $here/tests.tsv ]] || { echo "run.sh belongs into an unpacked bundle; make one with pack.sh" >&2; exit 2; }
 # shellcheck source=/dev/null
 source "$here/env.sh"
 out=${OUT:-$PWD/gpu-host-out}
-jobs=4 limit=100000 only='' sections=()
+jobs=4 limit=100000 only='' skip_launched='' sections=()
 while (($#)); do
   case $1 in
     -j) jobs=$2; shift ;;
     --limit) limit=$2; shift ;;
     --only) only=$2; shift ;;
-    self | info | tests | conformance | sanitize | bench-ops | bench-optim | bench-step | bench-compile | ddp)
+    --skip-launched) skip_launched=yes ;;
+    self | info | tests | conformance | sanitize | bench-ops | bench-optim | bench-step | bench-compile | bench-data | ddp)
       sections+=("$1")
       ;;
-    *) sed -n '4,25p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+    *) sed -n '4,28p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
   esac
   shift
 done
@@ -59,15 +62,18 @@ link_to "$here/build" "$(field build)"
 link_to "$here/source" "$(field source)"
 link_to "$here/bin/mpirun" "$(field mpiexec)"
 
-# One step: NAME SECONDS COMMAND (shell text). Leaves a log and a line "RESULT<tab>SECONDS<tab>NAME<tab>NOTE".
+# One step: NAME SECONDS COMMAND (shell text), not beyond the limit of the whole. Leaves a log and a line
+# "RESULT<tab>SECONDS<tab>NAME<tab>NOTE".
 run_step() {
   local name=$1 seconds=$2 command=$3 log=$out/logs/$1.log start=$SECONDS result note='' code
-  if ((SECONDS_AT_START + limit <= $(date +%s))); then
+  local left=$((SECONDS_AT_START + limit - $(date +%s))) clipped=''
+  if ((left <= 0)); then
     printf 'NOT RUN\t0\t%s\tthe limit of %s s had passed\n' "$name" "$limit" >"$work/$name.row"
     return
   fi
+  ((left >= seconds)) || { seconds=$left clipped=yes; }
   mkdir -p "$work/$name.dir"
-  (cd "$work/$name.dir" && exec timeout -k 10 "$seconds" bash -c "$command") >"$log" 2>&1 </dev/null
+  (cd "$work/$name.dir" && exec timeout -k 5 "$seconds" bash -c "$command") >"$log" 2>&1 </dev/null
   code=$?
   case $code in
     0) result=ok ;;
@@ -78,8 +84,9 @@ run_step() {
   if [[ $result != ok && $result != skipped ]]; then
     note=$(grep -aE '^\[  FAILED  \]|rror|WRONG|apex' "$log" | head -n 1)
     [[ -n $note ]] || note=$(tail -n 1 "$log")
+    [[ $result != TIMEOUT || -z $clipped ]] || note="stopped at the limit of $limit s; $note"
   else
-    note=$(grep -aE '^step |rows, |passed, |^rank [0-9]+, [0-9]+ steps|^[0-9]+ MiB .*[0-9]$|\[  PASSED  \]' "$log" | tail -n 1)
+    note=$(grep -aE '^step |rows, |passed, |^rank [0-9]+, [0-9]+ steps|kernels launched|images/s|^[0-9]+ MiB .*[0-9]$|\[  PASSED  \]' "$log" | tail -n 1)
   fi
   printf '%s\t%d\t%s\t%s\n' "$result" $((SECONDS - start)) "$name" "$(tr '\t' ' ' <<<"$note" | cut -c1-230)" >"$work/$name.row"
 }
@@ -116,25 +123,70 @@ section_tests() {
 }
 section_conformance() { step conformance.all 300 'apex_conformance --device all "$APEX_SOURCE/tests/data/goldens"'; }
 
+# One step for each shard of a test program, the programs with most shards first: NAME SECONDS COMMAND as in each_test.
+sanitizer_shards() {  # TOOL FILE OF each_test
+  local tool=$1 name seconds command shards i gpu n=0 visible=() options=''
+  # Tests provoke errors of the API, and the library checks them all by itself.
+  [[ $tool != memcheck ]] || options='--report-api-errors no'
+  IFS=, read -r -a visible <<<"${CUDA_VISIBLE_DEVICES:-$(seq -s, 0 $((gpus > 0 ? gpus - 1 : 0)))}"
+  while IFS=$'\t' read -r shards name seconds command; do
+    for ((i = 0; i < shards; ++i)); do
+      gpu=${visible[n++ % ${#visible[@]}]}
+      printf '%s.%s.%dof%d\t1500\t%s\n' "$tool" "$name" $((i + 1)) "$shards" \
+        "${command/ APEX_REQUIRE_CUDA=1 / APEX_REQUIRE_CUDA=1 $left_out GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i CUDA_VISIBLE_DEVICES=$gpu compute-sanitizer --tool $tool $options --error-exitcode 9 --print-limit 5 }"
+    done
+  done < <(awk -F'\t' '{n = $1 ~ /^conformance/ ? 1 : $1 ~ /^kernels\.(layers|elementwise)/ ? 8 : 4; print n "\t" $0}' "$2" |
+    sort -s -k1,1nr)
+}
 section_sanitize() {
-  local tool checked=$work/checked log=$out/kernels-launched.txt
+  local tool row start checked=$work/checked log=$out/kernels-launched.txt kept=$here/kernels-launched.txt
+  # Left out: more than 2^31 elements, under a sanitizer for longer than all the rest, and cases that say they are slow.
+  local left_out='GTEST_FILTER=-*MoreThanTwoBillion*:*Slow*'
   each_test | grep -Ev 'mpirun|fault' | grep -E '^(kernels|lib|train|conformance)' >"$checked"
   if ! command -v compute-sanitizer >/dev/null; then
     step sanitize.tool 10 'echo "there is no compute-sanitizer on PATH"; exit 1'
     return
   fi
+  printf 'tests left out: %s\n' "${left_out#*=-}" >"$out/logs/sanitize.left-out.log"
   # What these tests launch, seen once without the sanitizer: it and CUPTI's callbacks exclude each other.
-  : >"$log"
-  sed -E "s|^([^\t]*)\t([0-9]*)\tenv |launched.\1\t\2\tenv CUDA_INJECTION64_PATH=$here/lib/libapex_probe.so APEX_KERNEL_LOG=$log |" \
-    "$checked" | in_parallel
-  sort -u -o "$log" "$log"
-  comm -23 "$here/kernels.txt" "$log" >"$out/kernels-not-launched.txt"
-  step sanitize.coverage 10 "all=\$(wc -l <'$here/kernels.txt') missed=\$(wc -l <'$out/kernels-not-launched.txt')
-    echo \"apex: \$((all - missed)) of \$all kernels launched (95% wanted)\"
-    [[ \$(((all - missed) * 100)) -ge \$((all * 95)) ]]"
-  for tool in memcheck racecheck; do
-    sed -E "s|^([^\t]*)\t([0-9]*)\t(.*APEX_REQUIRE_CUDA=1) |$tool.\1\t1500\t\3 compute-sanitizer --tool $tool --error-exitcode 9 --print-limit 5 |" \
+  if [[ -n $skip_launched ]]; then
+    [[ -s $log ]] || cp "$kept" "$log" 2>/dev/null
+  else
+    : >"$log"
+    sed -E "s|^([^\t]*)\t([0-9]*)\tenv |launched.\1\t\2\tenv $left_out CUDA_INJECTION64_PATH=$here/lib/libapex_probe.so APEX_KERNEL_LOG=$log |" \
       "$checked" | in_parallel
+    sort -u -o "$log" "$log"
+    cp "$log" "$kept" 2>/dev/null
+  fi
+  if [[ -s $log ]]; then
+    comm -23 "$here/kernels.txt" <(sort -u "$log") >"$out/kernels-not-launched.txt"
+    step sanitize.coverage 10 "all=\$(wc -l <'$here/kernels.txt') missed=\$(wc -l <'$out/kernels-not-launched.txt')
+      echo \"apex: \$((all - missed)) of \$all kernels launched (95% wanted)\"
+      [[ \$(((all - missed) * 100)) -ge \$((all * 95)) ]]"
+  else
+    step sanitize.coverage 10 "echo 'apex: no list of launched kernels'; exit 1"
+  fi
+  for tool in memcheck racecheck; do
+    start=$SECONDS
+    sanitizer_shards "$tool" "$checked" | in_parallel
+    # One row for all of them; a shard that was not run is not clean.
+    cat "$work/$tool."*.row 2>/dev/null | sort -t $'\t' -k3 >"$out/sanitize-$tool.tsv"
+    rm -f "$work/$tool."*.row
+    row=$(awk -F'\t' '
+      {++all}
+      $1 == "ok" {++clean; next}
+      $1 == "NOT RUN" {++waiting; next}
+      $1 == "TIMEOUT" {++stopped; next}
+      {++bad; if (bad <= 3) names = names " " $3}
+      END {
+        result = bad ? "FAIL" : stopped ? "TIMEOUT" : all && clean == all ? "ok" : "NOT RUN"
+        printf "%s\t%d\tsanitize.%s\t%d of %d shards clean", result, seconds, tool, clean, all
+        if (bad) printf ", %d failed:%s%s", bad, names, (bad > 3 ? " ..." : "")
+        if (stopped) printf ", %d stopped", stopped
+        if (waiting) printf ", %d not run", waiting
+        print ""
+      }' tool="$tool" seconds="$((SECONDS - start))" "$out/sanitize-$tool.tsv")
+    printf '%s\n' "$row" >"$work/sanitize.$tool.row"
   done
 }
 
@@ -166,6 +218,22 @@ section_bench-compile() {
       '--peer compile'
   done
 }
+# The same pictures as JPEG and as pixels: 1,536 of 256 x 256, five times over, 30 steps an epoch.
+section_bench-data() {
+  local kind cores=$(($(nproc) > 3 ? $(nproc) - 2 : 1)) data=$work/pictures
+  local train="imagenet_train --arch resnet50 -b 256 -j $cores --dtype bf16 --cuda-graph --device cuda --max-steps 60"
+  train+=" --epochs 2 --lr 0.01 --lr-schedule constant --checkpoint-every 0 --progress none"
+  step data.pictures 60 "python3 '$here/images.py' write '$data' --count 1536 --copies 5 &&
+    pack_images '$data/all' '$data/jpeg.h5' --no-check --progress none &&
+    pack_images '$data/all' '$data/decoded.h5' --decoded --progress none && ls -l '$data'"
+  for kind in synthetic jpeg decoded; do
+    local from=$data/$kind.h5
+    [[ $kind != synthetic ]] || from='synthetic --synthetic-size 7680'
+    step "data.$kind" 150 "$train --plan-cache '$out/plans.bf16' --checkpoint-dir '$work/runs.$kind' $from &&
+      cp '$work/runs.$kind/metrics.jsonl' '$out/data.$kind.jsonl' &&
+      python3 '$here/images.py' rate '$out/data.$kind.jsonl' '$out/data.synthetic.jsonl'"
+  done
+}
 section_ddp() {
   if ((gpus < 2)); then
     step ddp.gpus 10 "echo 'apex: $gpus GPUs here, two are needed'; exit 1"
@@ -187,7 +255,7 @@ total=$(wc -l <"$out/results.tsv")
 bad=$(grep -cvE '^(ok|skipped)' "$out/results.tsv")
 skipped=$(grep -c '^skipped' "$out/results.tsv")
 printf '\n%-9s %6s  %-34s %s\n' result s step note
-awk -F'\t' '$1 != "ok" || $3 ~ /^(self|info|ops|optim|step|waits|compile|ddp|sanitize\.|conformance\.all)/' "$out/results.tsv" |
+awk -F'\t' '$1 != "ok" || $3 ~ /^(self|info|ops|optim|step|waits|compile|data|ddp|sanitize\.|conformance\.all)/' "$out/results.tsv" |
   sort -t $'\t' -k1,1r | head -n 80 |
   awk -F'\t' '{printf "%-9s %6d  %-34s %s\n", $1, $2, $3, $4}'
 printf '%d steps, %d passed, %d skipped, %d not; %d GPUs; logs in %s\n' "$total" $((total - bad - skipped)) "$skipped" \
