@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -24,14 +25,18 @@ namespace apex::test {
 /// A program run from a test: its output (stdout and stderr as they come) and how it ended.
 class Subprocess {
  public:
-  /// `extra_environment` entries read "NAME=value".
+  /// `extra_environment` entries read "NAME=value"; of several for one name the last counts, and all come before
+  /// those of this process.
   Subprocess(const std::vector<std::string>& command, const std::vector<std::string>& extra_environment = {}) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) throw std::runtime_error("pipe failed");
     out_ = ends[0];
+    std::map<std::string, std::string> by_name;  // a name that came twice would be read as the first
+    const auto set = [&](const std::string& v) { by_name[v.substr(0, v.find('='))] = v; };
+    for (char** v = environ; *v != nullptr; ++v) set(*v);
+    for (const auto& v : extra_environment) set(v);
     std::vector<std::string> variables;
-    for (char** v = environ; *v != nullptr; ++v) variables.emplace_back(*v);
-    variables.insert(variables.end(), extra_environment.begin(), extra_environment.end());
+    for (const auto& [name, entry] : by_name) variables.push_back(entry);
     auto pointers = [](const std::vector<std::string>& strings) {
       std::vector<char*> p;
       for (const auto& s : strings) p.push_back(const_cast<char*>(s.c_str()));
