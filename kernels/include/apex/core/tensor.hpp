@@ -68,7 +68,8 @@ class Tensor {
   }
   void* raw_data() const;
 
-  /// The only element, converted, on the host; on CUDA it waits for the stream. @throws Kind::argument for any other number
+  /// The only element, converted, on the host; on CUDA it waits for the stream.
+  /// @throws Kind::argument when numel() != 1
   double item() const;
 
   /// Gives this identity the storage, dtype, sizes and strides of `source`: casting, moving and converting a model
