@@ -126,13 +126,22 @@ class Faults : public ::testing::Test {
     ASSERT_EQ(ended.code, 0) << ended.output;
     fs::copy(directory, original);
   }
+  /// The command line of a process; nothing when it ends while it is read.
+  static std::string command_line(const fs::path& process) {
+    try {
+      return test::read_bytes(process / "cmdline");
+    } catch (const std::ios_base::failure&) {
+      return {};
+    }
+  }
   /// Processes that still work for this test; those that are about to end get a moment.
   std::size_t processes_left() const {
     std::size_t n = 0;
     for (int i = 0; i < 100; ++i) {
       n = 0;
-      for (const auto& e : fs::directory_iterator("/proc"))
-        n += test::read_bytes(e.path() / "cmdline").find(directory.string()) != std::string::npos;
+      std::error_code gone;
+      for (const auto& e : fs::directory_iterator("/proc", gone))
+        n += command_line(e.path()).find(directory.string()) != std::string::npos;
       if (n == 0) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
