@@ -140,8 +140,9 @@ sanitizer_shards() {  # TOOL FILE OF each_test
 }
 section_sanitize() {
   local tool row start checked=$work/checked log=$out/kernels-launched.txt kept=$here/kernels-launched.txt
-  # Left out: more than 2^31 elements, under a sanitizer for longer than all the rest, and cases that say they are slow.
-  local left_out='GTEST_FILTER=-*MoreThanTwoBillion*:*Slow*'
+  # Left out: more than 2^31 elements, under a sanitizer for longer than all the rest; what needs CUPTI, which excludes
+  # it; and cases that say they are slow.
+  local left_out='GTEST_FILTER=-*MoreThanTwoBillion*:*ByCupti*:*Slow*'
   each_test | grep -Ev 'mpirun|fault' | grep -E '^(kernels|lib|train|conformance)' >"$checked"
   if ! command -v compute-sanitizer >/dev/null; then
     step sanitize.tool 10 'echo "there is no compute-sanitizer on PATH"; exit 1'
