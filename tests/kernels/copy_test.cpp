@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "apex/kernels/image.hpp"
-#include "support/on_device.hpp"
+#include "support/layouts.hpp"
 
 namespace apex {
 namespace {
@@ -205,6 +205,20 @@ TEST(Copy, PacksLeaveNoRestBehind) {
         EXPECT_TRUE(test::equal(block, want)) << dtype << to << n;
       }
     }
+}
+
+/// Every pair of types, each way that operands may lie; the values are exact in all types but boolean.
+TEST(Copy, EveryTypeHoweverItLies) {
+  for (const auto lie : test::kLies)
+    for (const auto from : kAll)
+      for (const auto to : kAll) {
+        const Tensor x = test::laid(lie, from, [](std::int64_t i) { return static_cast<double>(i * 37 % 251); }),
+                     y = test::result_of(lie, to);
+        kernels::copy(test::context(), y.view(), x.view());
+        std::vector<double> want;
+        for (const double v : test::to_f64(x)) want.push_back(converted(v, to));
+        EXPECT_TRUE(test::equal(y, want)) << from << " to " << to << test::name_of(lie);
+      }
 }
 
 TEST(Transfer, BetweenHostAndDeviceInEveryLayout) {

@@ -6,7 +6,7 @@
 
 #include "apex/kernels/copy.hpp"
 #include "apex/kernels/reduce.hpp"
-#include "support/on_device.hpp"
+#include "support/layouts.hpp"
 
 namespace apex {
 namespace {
@@ -344,6 +344,147 @@ TEST(Where, ChoosesInEveryType) {
   EXPECT_TRUE(test::equal(out, {3, 2}));
   EXPECT_TRUE(throws(Kind::argument, "condition is f32",
                      [&] { kernels::where(test::context(), out.view(), x.view(), x.view(), y.view()); }));
+}
+
+constexpr DType kIntegers[] = {DType::i64, DType::i32, DType::u8};
+constexpr DType kAllTypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16,
+                               DType::i64, DType::i32, DType::u8,  DType::boolean};
+
+TEST(Lies, FloatingBinaryAndUnary) {
+  for (const auto lie : test::kLies)
+    for (const auto dtype : kFloating) {
+      const test::Tolerance near = test::forward_tolerance(dtype);
+      const Tensor a = test::laid_uniform(lie, dtype, 1, 0.2, 2), b = test::laid_uniform(lie, dtype, 2, 0.2, 2),
+                   out = test::result_of(lie, dtype);
+      for (const auto op : kBinary) {
+        kernels::binary(test::context(), test::poisoned(out).view(), a.view(), b.view(), op);
+        EXPECT_TRUE(test::close(out, zip(a, b, [&](double x, double y) { return reference(op, x, y); }), near))
+            << name_of(op) << dtype << name_of(lie);
+      }
+      for (const auto op : kUnary) {
+        kernels::unary(test::context(), test::poisoned(out).view(), a.view(), op);
+        EXPECT_TRUE(test::close(out, zip(a, a, [&](double x, double) { return reference(op, x); }), near))
+            << name_of(op) << dtype << name_of(lie);
+      }
+    }
+}
+
+TEST(Lies, ScaleShiftAddScaledAccumulate) {
+  for (const auto lie : test::kLies)
+    for (const auto dtype : kFloating) {
+      const test::Tolerance near = test::forward_tolerance(dtype);
+      const Tensor a = test::laid_uniform(lie, dtype, 1), b = test::laid_uniform(lie, dtype, 2),
+                   out = test::result_of(lie, dtype);
+      kernels::scale_shift(test::context(), out.view(), a.view(), 0.3, -1.25);
+      EXPECT_TRUE(test::close(out, zip(a, a, [](double x, double) { return x * 0.3 - 1.25; }), near))
+          << dtype << name_of(lie);
+      kernels::add_scaled(test::context(), test::poisoned(out).view(), a.view(), -0.7, b.view());
+      EXPECT_TRUE(test::close(out, zip(a, b, [](double x, double y) { return x - 0.7 * y; }), near))
+          << dtype << name_of(lie);
+      kernels::relu_backward(test::context(), test::poisoned(out).view(), a.view(), b.view());
+      EXPECT_TRUE(test::equal(out, zip(a, b, [](double g, double y) { return y > 0 ? g : 0; })))
+          << dtype << name_of(lie);
+      for (const auto other : kFloating) {
+        const Tensor sum = test::laid_uniform(lie, dtype, 1), term = test::laid_uniform(lie, other, 3);
+        kernels::accumulate(test::context(), sum.view(), term.view());
+        EXPECT_TRUE(test::close(sum, zip(a, term, std::plus<>()), near)) << dtype << other << name_of(lie);
+      }
+    }
+}
+
+double reference_backward(UnaryOp op, double g, double v) {
+  switch (op) {
+    case UnaryOp::neg: return -g;
+    case UnaryOp::abs: return v > 0 ? g : v < 0 ? -g : 0;
+    case UnaryOp::sign: return 0;
+    case UnaryOp::exp: return g * v;
+    case UnaryOp::log: return g / v;
+    case UnaryOp::sqrt: return g / (2 * v);
+    case UnaryOp::rsqrt: return -0.5 * g * v * v * v;
+    case UnaryOp::reciprocal: return -g * v * v;
+    case UnaryOp::square: return 2 * g * v;
+    case UnaryOp::tanh: return g * (1 - v * v);
+    case UnaryOp::sigmoid: return g * v * (1 - v);
+    case UnaryOp::relu: return v > 0 ? g : 0;
+  }
+  return 0;
+}
+
+TEST(Lies, UnaryBackward) {
+  for (const auto lie : test::kLies)
+    for (const auto dtype : kFloating)
+      for (const auto op : kUnary) {
+        const Tensor g = test::laid_uniform(lie, dtype, 1), v = test::laid_uniform(lie, dtype, 2, -2, 2),
+                     out = test::result_of(lie, dtype);
+        kernels::unary_backward(test::context(), out.view(), g.view(), v.view(), op);
+        EXPECT_TRUE(test::close(out, zip(g, v, [&](double d, double s) { return reference_backward(op, d, s); }),
+                                test::backward_tolerance(dtype)))
+            << name_of(op) << dtype << name_of(lie);
+      }
+}
+
+TEST(Lies, Integers) {
+  for (const auto lie : test::kLies)
+    for (const auto dtype : kIntegers) {
+      const bool bytes = dtype == DType::u8;
+      const double shift = bytes ? 0 : 100;
+      const Tensor a = test::laid(lie, dtype,
+                                  [=](std::int64_t i) { return static_cast<double>(i * 37 % 251) - shift; }),
+                   b = test::laid(lie, dtype,
+                                  [=](std::int64_t i) { return static_cast<double>(i * 53 % 241) - shift; }),
+                   out = test::result_of(lie, dtype);
+      const auto wrapped = [=](double v) { return bytes ? v - 256 * std::floor(v / 256) : v; };
+      for (const auto op : {BinaryOp::add, BinaryOp::sub, BinaryOp::mul, BinaryOp::minimum, BinaryOp::maximum}) {
+        kernels::binary(test::context(), out.view(), a.view(), b.view(), op);
+        EXPECT_TRUE(test::equal(out, zip(a, b, [&](double x, double y) { return wrapped(reference(op, x, y)); })))
+            << name_of(op) << dtype << name_of(lie);
+      }
+      if (bytes) continue;
+      for (const auto op : {UnaryOp::neg, UnaryOp::abs, UnaryOp::sign, UnaryOp::square, UnaryOp::relu}) {
+        kernels::unary(test::context(), out.view(), a.view(), op);
+        EXPECT_TRUE(test::equal(out, zip(a, a, [&](double x, double) { return reference(op, x); })))
+            << name_of(op) << dtype << name_of(lie);
+      }
+    }
+}
+
+bool reference(CompareOp op, double x, double y) {
+  switch (op) {
+    case CompareOp::eq: return x == y;
+    case CompareOp::ne: return x != y;
+    case CompareOp::lt: return x < y;
+    case CompareOp::le: return x <= y;
+    case CompareOp::gt: return x > y;
+    case CompareOp::ge: return x >= y;
+  }
+  return false;
+}
+
+TEST(Lies, CompareAndWhereInEveryType) {
+  const auto below = [](std::int64_t n, std::uint64_t seed) {
+    return [=](std::int64_t i) {
+      return std::floor(static_cast<double>(n) * test::unit(seed, static_cast<std::uint64_t>(i)));
+    };
+  };
+  for (const auto lie : test::kLies)
+    for (const auto dtype : kAllTypes) {
+      const std::int64_t most = dtype == DType::boolean ? 2 : 4;  // few, so that many are equal
+      const Tensor a = test::laid(lie, dtype, below(most, 1)), b = test::laid(lie, dtype, below(most, 2));
+      const Tensor yes = test::result_of(lie, DType::boolean), out = test::result_of(lie, dtype);
+      for (const auto op : {CompareOp::eq, CompareOp::ne, CompareOp::lt, CompareOp::le, CompareOp::gt, CompareOp::ge}) {
+        kernels::compare(test::context(), yes.view(), a.view(), b.view(), op);
+        EXPECT_TRUE(test::equal(yes, zip(a, b, [&](double x, double y) { return reference(op, x, y) ? 1.0 : 0.0; })))
+            << static_cast<int>(op) << dtype << name_of(lie);
+      }
+      for (const auto condition_type : {DType::boolean, DType::u8}) {
+        const Tensor condition = test::laid(lie, condition_type, below(2, 3));
+        const auto c = test::to_f64(condition), x = test::to_f64(a), y = test::to_f64(b);
+        std::vector<double> want;
+        for (std::size_t i = 0; i < c.size(); ++i) want.push_back(c[i] != 0 ? x[i] : y[i]);
+        kernels::where(test::context(), out.view(), condition.view(), a.view(), b.view());
+        EXPECT_TRUE(test::equal(out, want)) << condition_type << dtype << name_of(lie);
+      }
+    }
 }
 
 }  // namespace

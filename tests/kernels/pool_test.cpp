@@ -28,6 +28,8 @@ const Case kCases[] = {
     {"without_pad", {2, 4, 7, 7}, {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}, .count_include_pad = false}},
     {"wide", {2, 24, 11, 50}, {.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}}},
     {"wide_ceil", {1, 40, 10, 9}, {.kernel = {3, 3}, .stride = {2, 2}, .padding = {0, 1}, .ceil_mode = true}},
+    {"whole_packs", {2, 24, 9, 8}, {.kernel = {2, 3}, .stride = {2, 1}, .padding = {0, 1}}},
+    {"three_by_one", {1, 16, 6, 7}, {.kernel = {3, 3}, .stride = {1, 1}, .padding = {1, 1}}},
     {"gaps", {1, 2, 10, 11}, {.kernel = {2, 1}, .stride = {4, 3}}},
     {"overlapping", {2, 33, 6, 6}, {.kernel = {5, 5}, .stride = {1, 1}, .padding = {2, 2}}},
 };

@@ -150,7 +150,8 @@ TEST(Random, SameOnEveryDevice) {
 }
 
 TEST(Random, BernoulliEveryType) {
-  for (const auto dtype : {DType::f64, DType::f32, DType::bf16, DType::i64, DType::u8, DType::boolean}) {
+  for (const auto dtype :
+       {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8, DType::boolean}) {
     const Tensor t = test::make({64}, dtype);
     kernels::bernoulli(test::context(), t.view(), 0.75, kState);
     std::vector<double> want;

@@ -246,6 +246,25 @@ TEST(ArgMax, FirstAmongEqualsAndNaN) {
       throws(Kind::argument, "dimension 2", [&] { kernels::argmax(test::context(), out.view(), x.view(), 2); }));
 }
 
+TEST(Reduce, IntegersApartInMemory) {
+  for (const auto dtype : {DType::i64, DType::i32, DType::u8})
+    for (const auto& [sizes, dims] :
+         {std::pair<Dims, std::vector<int>>{{7, 29}, {0, 1}}, {{5, 301}, {1}}, {{3000}, {0}}}) {
+      const Tensor x = test::spread_out(test::from_function(
+          sizes, dtype, test::device(), [](std::int64_t i) { return static_cast<double>(i * 7919 % 251); }));
+      Dims listed, kept = sizes;
+      for (const int d : dims) {
+        listed.push_back(d);
+        kept[d] = 1;
+      }
+      for (const auto op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
+        const Tensor y = test::make(kept, op == ReduceOp::sum ? DType::i64 : dtype);
+        kernels::reduce(test::context(), y.view(), x.view(), listed, op);
+        EXPECT_TRUE(test::equal(y, expected(x, dims, op))) << name_of(op) << dtype << sizes;
+      }
+    }
+}
+
 TEST(ArgMax, LongLinesBothWays) {
   for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8})
     for (const auto& [sizes, dim] :
