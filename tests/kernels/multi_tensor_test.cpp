@@ -105,6 +105,43 @@ TEST(MultiTensorAxpby, NumbersAndChecks_OPT_10_A30) {
   EXPECT_TRUE(std::isnan(test::to_f64(o.tensors[0])[0])) << "0 * infinity is NaN on purpose";
 }
 
+TEST(MultiTensorAxpby, EveryTypeTriple) {
+  constexpr DType kTypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
+  for (const auto x_type : kTypes)
+    for (const auto y_type : kTypes)
+      for (const auto out_type : kTypes) {
+        List x, y, out;
+        for (const std::int64_t n : {9001, 1, 67}) {
+          const auto whole = [](std::int64_t by) {
+            return [=](std::int64_t i) { return static_cast<double>(i * by % 17) - 8; };
+          };
+          x.add(test::from_function({n}, x_type, test::device(), whole(5)));
+          y.add(test::from_function({n}, y_type, test::device(), whole(7)));
+          out.add(test::fresh({n}, out_type));
+        }
+        x.add(test::misaligned(x.tensors[2]));
+        y.add(y.tensors[2]);
+        out.add(test::fresh({67}, out_type));
+        const Tensor f = flag();
+        kernels::multi_tensor_axpby(test::context(), f.view(), out.views, x.const_views, y.const_views, 2, -0.5);
+        EXPECT_EQ(f.item(), 0);
+        for (std::size_t t = 0; t < 4; ++t) {  // exact in every type
+          const auto p = test::to_f64(x.tensors[t]), q = test::to_f64(y.tensors[t]);
+          std::vector<double> want;
+          for (std::size_t i = 0; i < p.size(); ++i) want.push_back(2 * p[i] - 0.5 * q[i]);
+          EXPECT_TRUE(test::equal(out.tensors[t], want)) << x_type << y_type << out_type << t;
+        }
+      }
+}
+
+TEST(MultiTensorL2Norm, OfNothingIsZero) {
+  for (const auto dtype : {DType::f32, DType::f64}) {
+    const Tensor norm = test::fresh({1}, dtype);
+    kernels::multi_tensor_l2norm(test::context(), {}, norm.view(), {}, {});
+    EXPECT_TRUE(test::equal(norm, {0})) << dtype;
+  }
+}
+
 TEST(MultiTensorL2Norm, NumbersAndFlags_OPT_10_A31) {
   const Tensor f = flag(), norm = test::fresh({}, DType::f32), per = test::fresh({2}, DType::f32);
   const List x{values<float>({2}, {3, 4}), values<float>({2}, {0, 12})};
@@ -244,8 +281,10 @@ TEST(MultiTensorSgd, FirstRunIsPerTensor_OPT_10_A24) {
 TEST(MultiTensorSgd, EveryTypeAgainstTheRules) {
   for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
     for (const auto grad_dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
-      for (int bits = 0; bits < 16; ++bits) {
+      for (int bits = 0; bits < 32; ++bits) {
         if ((dtype == DType::f64) != (grad_dtype == DType::f64)) continue;
+        const DType momentum_dtype = bits & 16 ? dtype : accum_dtype(dtype);
+        if ((bits & 16) && momentum_dtype == accum_dtype(dtype)) continue;  // the same again
         const SgdOptions o{.lr = 0.05,
                            .momentum = bits & 1 ? 0.9 : 0.0,
                            .dampening = bits & 2 ? 0.3 : 0.0,
@@ -256,7 +295,7 @@ TEST(MultiTensorSgd, EveryTypeAgainstTheRules) {
         List p, m, g;
         for (const std::int64_t n : {1500, 0, 33, 1}) {
           p.add(test::misaligned(test::uniform({n}, dtype, test::device(), 1)));
-          m.add(test::uniform({n}, accum_dtype(dtype), test::device(), 2));
+          m.add(test::uniform({n}, momentum_dtype, test::device(), 2));
           g.add(test::uniform({n}, grad_dtype, test::device(), 3));
         }
         std::vector<std::vector<double>> want_p, want_m;
@@ -276,8 +315,8 @@ TEST(MultiTensorSgd, EveryTypeAgainstTheRules) {
         for (std::size_t t = 0; t < 4; ++t) {
           EXPECT_TRUE(test::close(p.tensors[t], want_p[t], test::optimizer_tolerance(dtype)))
               << dtype << grad_dtype << bits;
-          EXPECT_TRUE(test::close(m.tensors[t], want_m[t], test::optimizer_tolerance(accum_dtype(dtype))))
-              << dtype << bits;
+          EXPECT_TRUE(test::close(m.tensors[t], want_m[t], test::optimizer_tolerance(momentum_dtype)))
+              << dtype << grad_dtype << bits;
         }
       }
 }
@@ -431,6 +470,29 @@ TEST(Flatten, PacksInMemoryOrderAndBack) {
   const Tensor flat = make({5});
   kernels::flatten(test::context(), flat.view(), in.const_views);
   EXPECT_TRUE(test::equal(flat, {1, 2, 3, 4, 5}));  // PAR-15.1
+}
+
+TEST(Flatten, EveryTypePairIsExact) {
+  constexpr DType kTypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
+  for (const auto dtype : kTypes)
+    for (const auto flat_dtype : kTypes)
+      for (const double scale : {1.0, 0.5}) {
+        List in, out;
+        std::vector<double> want;
+        for (const std::int64_t n : {9001, 3, 64}) {
+          const Tensor t = test::from_function({n}, dtype, test::device(),
+                                               [](std::int64_t i) { return static_cast<double>(i * 7 % 255) - 100; });
+          in.add(n == 64 ? test::misaligned(t) : t);
+          out.add(test::fresh_like(in.tensors.back()));
+          for (const double v : test::to_f64(t)) want.push_back(v * scale);
+        }
+        const Tensor flat = test::fresh({9068}, flat_dtype);
+        kernels::flatten(test::context(), flat.view(), in.const_views, scale);
+        EXPECT_TRUE(test::equal(flat, want)) << dtype << flat_dtype << scale;
+        kernels::unflatten(test::context(), out.views, flat.view(), 1 / scale);
+        for (std::size_t i = 0; i < 3; ++i)
+          EXPECT_TRUE(test::equal(out.tensors[i], test::to_f64(in.tensors[i]))) << dtype << flat_dtype << scale << i;
+      }
 }
 
 TEST(MultiTensor, ErrorsNameOpListAndTensor) {
