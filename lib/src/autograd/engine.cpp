@@ -172,8 +172,10 @@ class Pass {
     Tensor& sum = incoming.grads[i];
     if (node.takes_terms && !options_.create_graph && sum.defined()) {
       incoming.more.resize(incoming.grads.size());
-      if (!incoming.more[i].defined() && sum.strides() == g.strides()) {
-        incoming.more[i] = std::move(g);
+      Tensor& more = incoming.more[i];
+      if (more.defined()) add_gradient(sum, std::exchange(more, {}));  // in the order of arrival, as everywhere
+      if (sum.strides() == g.strides()) {
+        more = std::move(g);
         return;
       }
     }
