@@ -479,6 +479,85 @@ TEST(Autograd, NotTwiceDifferentiable) {
   expect_error(Kind::unsupported, "'relu' is not twice differentiable", [&] { backward(F::mul(first, first)); });
 }
 
+/// A tensor that batch norm with a residual made, and what becomes of it: as in a residual network its gradient arrives
+/// in parts, of which the op adds the last by itself.
+struct Branching {
+  std::vector<Tensor> leaves;  // x, residual, weight, bias
+  Tensor y;
+
+  Branching(DType dtype, MemoryFormat format) {
+    const Dims sizes{3, 16, 5, 7};
+    for (const int k : {0, 1}) leaves.push_back(leaf(wave(sizes, k, 1.0, 0.1, dtype, format)));
+    for (const int k : {2, 3}) leaves.push_back(leaf(wave({16}, k, 0.5, 1.0, accum_dtype(dtype))));
+    y = F::batch_norm_add_relu(leaves[0], leaves[1], {.weight = leaves[2], .bias = leaves[3]});
+  }
+  std::vector<std::vector<double>> gradients() const {
+    std::vector<std::vector<double>> all;
+    for (const auto& t : leaves) all.push_back(test::values(grad(t)));
+    return all;
+  }
+};
+
+TEST(Autograd, PartsOfAGradientMeetInBatchNormWithTheBitsOfTheirSum) {
+  for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+    for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
+      for (const int consumers : {2, 3}) {
+        SCOPED_TRACE(concat(dtype, format == MemoryFormat::channels_last, consumers));
+        // Products with constants: the gradients that arrive are known, in the reverse of the order of the forward
+        // pass.
+        const auto factor = [&](int k) { return wave({3, 16, 5, 7}, 10 + k, 1.0, 0.3, dtype, format); };
+        const auto products = [&](const Branching& b) {
+          std::vector<Tensor> roots;
+          for (int k = 0; k < consumers; ++k) roots.push_back(F::mul(b.y, factor(k)));
+          return roots;
+        };
+        const auto run = [&](const Branching& b, const BackwardOptions& options = {}) {
+          const auto roots = products(b);
+          const std::vector<Tensor> grads(roots.size(), factor(20));
+          backward(roots, grads, options);
+        };
+        const Branching parts(dtype, format);
+        Tensor whole;
+        {
+          const NoGradGuard no_grad;
+          for (int k = consumers - 1; k >= 0; --k) {
+            const Tensor term = F::mul(factor(20), factor(k));
+            whole = whole.defined() ? F::add(whole, term) : term;
+          }
+        }
+        const Branching summed(dtype, format);
+        backward(summed.y, whole);
+        const auto want = summed.gradients();
+
+        run(parts);
+        EXPECT_EQ(parts.gradients(), want);
+
+        const Branching hooked(dtype, format);
+        std::vector<double> seen;
+        add_grad_hook(hooked.y, [&](const Tensor& g) {
+          seen = test::values(g);
+          return Tensor();
+        });
+        run(hooked);
+        EXPECT_EQ(seen, test::values(whole)) << "a hook sees the whole";
+        EXPECT_EQ(hooked.gradients(), want);
+
+        const Branching twice(dtype, format);
+        const auto roots = products(twice);
+        const std::vector<Tensor> grads(roots.size(), factor(20));
+        for (const bool retain : {true, false}) {
+          backward(roots, grads, {.retain_graph = retain});
+          EXPECT_EQ(twice.gradients(), want) << retain;
+          for (const auto& t : twice.leaves) set_grad(t, {});
+        }
+
+        const Branching differentiable(dtype, format);
+        run(differentiable, {.create_graph = true});
+        EXPECT_EQ(differentiable.gradients(), want);
+        for (const auto& t : differentiable.leaves) set_grad(t, {});
+      }
+}
+
 TEST(Autograd, LeafConvertedBetweenPassesIsAnError) {
   const Tensor x = leaf(wave({2}));
   const Tensor y = F::add(x, wave({2}, 1));
