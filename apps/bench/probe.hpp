@@ -14,6 +14,8 @@ struct HostWaits {
   long pageable_copies = 0;   ///< asynchronous ones from or to host memory that is not page-locked
   long allocations = 0;       ///< of device or page-locked memory outside the stream-ordered pool, and their release
   char first[128] = {};       ///< the driver's name of the first of them
+  long kernel_launches = 0;   ///< of single kernels; like the next, no wait
+  long graph_launches = 0;
   long total() const { return synchronizations + blocking_copies + pageable_copies + allocations; }
 };
 

@@ -44,11 +44,15 @@ class Recorder {
   }
   int count(bool on) {
     if (const int code = subscribe(); code != 0) return code;
-    return static_cast<int>(cuptiEnableDomain(on ? 1 : 0, subscriber_, CUPTI_CB_DOMAIN_DRIVER_API));
+    const int code = static_cast<int>(cuptiEnableDomain(on ? 1 : 0, subscriber_, CUPTI_CB_DOMAIN_DRIVER_API));
+    return code != 0 || on || log_.empty() ? code : watch_launches();  // the log goes on
   }
   int log_kernels(const char* file) {
     log_ = file;
-    if (const int code = subscribe(); code != 0) return code;
+    const int code = subscribe();
+    return code != 0 ? code : watch_launches();
+  }
+  int watch_launches() {
     for (const CUpti_CallbackId id :
          {CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz,
           CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz,
@@ -90,6 +94,14 @@ class Recorder {
     if (!log_.empty() && info.symbolName != nullptr) kernels_.insert(info.symbolName);
     if (!counting_) return;
     switch (id) {
+      case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel:
+      case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz:
+      case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx:
+      case CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz:
+      case CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel:
+      case CUPTI_DRIVER_TRACE_CBID_cuLaunchCooperativeKernel_ptsz: ++waits_.kernel_launches; break;
+      case CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch:
+      case CUPTI_DRIVER_TRACE_CBID_cuGraphLaunch_ptsz: ++waits_.graph_launches; break;
       case CUPTI_DRIVER_TRACE_CBID_cuCtxSynchronize:
       case CUPTI_DRIVER_TRACE_CBID_cuCtxSynchronize_v2:
       case CUPTI_DRIVER_TRACE_CBID_cuStreamSynchronize:

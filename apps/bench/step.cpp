@@ -233,9 +233,10 @@ void count_host_waits(Step& step, const StepOptions& options, apex::Device devic
   synchronize(device);
   std::printf(
       "rank %d, %d steps: %ld synchronisations, %ld blocking copies, %ld copies of pageable memory, %ld "
-      "allocations outside the pool%s%s\n",
+      "allocations outside the pool%s%s; %ld kernels and %ld graphs launched\n",
       session == nullptr ? 0 : session->rank(), options.count_syncs, waits.synchronizations, waits.blocking_copies,
-      waits.pageable_copies, waits.allocations, waits.total() > 0 ? "; first: " : "", waits.first);
+      waits.pageable_copies, waits.allocations, waits.total() > 0 ? "; first: " : "", waits.first,
+      waits.kernel_launches, waits.graph_launches);
   const double total = over_ranks(session, static_cast<double>(waits.total()));
   if (total > 0) apex::fail(apex::Kind::state, "steps made the host wait");
 }

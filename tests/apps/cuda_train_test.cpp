@@ -58,6 +58,29 @@ TEST(CudaTrain, ResumesUnderTheGraph) {
   EXPECT_EQ(difference(newest(whole), newest(parts)), "");
 }
 
+/// What the process that trained sees after 50 steps is what its checkpoint holds.
+TEST(CudaTrain, EvaluatesAfterGraphStepsAsAFreshProcessDoes) {
+  const TemporaryFolder folder;
+  for (const char* dtype : {"f32", "bf16"}) {
+    const auto trained = folder.path() / dtype, fresh = folder.path() / (std::string(dtype) + "-fresh");
+    const auto arguments = [&](const fs::path& directory, const Arguments& more) {
+      return with(tiny(directory, {"--device", "cuda", "--deterministic", "--synthetic-size", "80", "-b", "8",
+                                   "--epochs", "5", "--plan-cache", "none", "--dtype", dtype}),
+                  more);
+    };
+    const auto said = run_to_the_end(1, arguments(trained, {"--cuda-graph"}));
+    EXPECT_NE(said.find("48 steps launched as graphs"), std::string::npos) << said;
+    run_to_the_end(1, arguments(fresh, {"--evaluate", "--resume", newest(trained).string()}));
+    const auto here = records(trained / "metrics.jsonl", "validate"),
+               there = records(fresh / "metrics.jsonl", "validate");
+    ASSERT_EQ(here.size(), 5u);
+    ASSERT_EQ(there.size(), 1u);
+    EXPECT_EQ(here.back()["step"].get<std::int64_t>(), 50);
+    for (const char* what : {"step", "loss", "prec1", "prec5"})
+      EXPECT_EQ(here.back()[what].get<double>(), there[0][what].get<double>()) << dtype << ' ' << what;
+  }
+}
+
 /// f64: the same function of the same samples, up to the order of sums.
 TEST(CudaTrain, FollowsTheCpuAndTakesUpItsCheckpoints) {
   const TemporaryFolder folder;
