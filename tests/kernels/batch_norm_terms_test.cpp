@@ -24,7 +24,7 @@ const Case kCases[] = {
     {{9, 40}, MemoryFormat::contiguous},
     {{3, 5, 7, 3}, MemoryFormat::contiguous},
     {{2, 16, 4, 8}, MemoryFormat::contiguous},
-    {{2, 3, 80, 80}, MemoryFormat::contiguous},
+    {{2, 3, 60, 60}, MemoryFormat::contiguous},
     {{3, 37, 5, 3}, kLast},
     {{2, 64, 5, 7}, kLast},
     {{2, 24, 20, 21}, kLast},
