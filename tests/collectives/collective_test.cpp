@@ -72,6 +72,9 @@ bool mode_is(const std::string& word) {
   return mode != nullptr && std::string(mode).find(word) != std::string::npos;
 }
 
+/// On CUDA, ranks that share a GPU go through the host, and a debug Session compares first: both wait where they issue.
+bool blocks_when_issued() { return test::on_cuda() && (mode_is("shared") || mode_is("debug")); }
+
 constexpr ReduceOp kEveryOp[] = {ReduceOp::sum, ReduceOp::avg, ReduceOp::product, ReduceOp::min, ReduceOp::max};
 
 TEST(AllReduce, EveryDTypeOpAndSize) {
@@ -196,8 +199,7 @@ TEST(HostValues, BlockingForms) {
 
 TEST(Work, ManyInFlightOnSeveralChannels) {
   const auto world = ProcessGroup::world();
-  if (mode_is("shared") && test::on_cuda())
-    GTEST_SKIP() << "collectives of ranks that share a GPU block: all channels need one order";
+  if (blocks_when_issued()) GTEST_SKIP() << "collectives block here when they are issued: all channels need one order";
   std::vector<Tensor> tensors;
   std::vector<Work> works;
   const Purpose purposes[] = {Purpose::user, Purpose::ddp, Purpose::batch_norm};
@@ -233,6 +235,7 @@ TEST(Work, KeepsItsTensorsAlive) {
 
 TEST(Work, TestsAndLimits) {
   const auto world = ProcessGroup::world();
+  if (blocks_when_issued()) GTEST_SKIP() << "collectives block here when they are issued: none is seen in flight";
   EXPECT_TRUE(Work().test());
   Work().wait();
   EXPECT_TRUE(Work().wait_host(0));

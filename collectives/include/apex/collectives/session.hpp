@@ -33,7 +33,8 @@ struct SessionOptions {
   /// Let several ranks use one GPU. NCCL cannot: all collectives of the job then go through host memory and MPI, and
   /// block (they cannot be captured into a graph).
   bool allow_shared_device = false;
-  /// Compare each collective across ranks before it starts. Also switched on by APEX_DIST_DEBUG=1.
+  /// Compare each collective across ranks before it starts. Also switched on by APEX_DIST_DEBUG=1. On CUDA the caller
+  /// waits for the comparison, so that all ranks must use the channels of a group in one order.
   bool debug = false;
   /// What to ask of MPI_Init_thread; what it provides counts.
   int thread_level = MPI_THREAD_MULTIPLE;
