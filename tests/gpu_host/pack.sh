@@ -10,6 +10,7 @@
 #
 # On the GPU host:   tar xzf FILE.tar.gz && apex-gpu-host/run.sh
 set -euo pipefail
+export LC_ALL=C  # one order for sort and comm
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
 source_dir=$(cd "$here/../.." && pwd -P)
 most_bytes=$((60 << 20))

@@ -23,6 +23,7 @@
 # takes the list of launched kernels that an earlier run left in $OUT or in the bundle. --peer eager is left out where
 # python3 has no torch.
 set -uo pipefail
+export LC_ALL=C  # one order for sort and comm
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
 [[ -f $here/env.sh && -f $here/tests.tsv ]] || { echo "run.sh belongs into an unpacked bundle; make one with pack.sh" >&2; exit 2; }
 # shellcheck source=/dev/null
