@@ -8,7 +8,6 @@
 # A block of commands without such a comment is an error. Trainings are cut short through the environment.
 set -uo pipefail
 root=$1 build=$2
-export APEX_OPT_MAX_STEPS=3
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 mkdir -p "$scratch/tree/build/dev"
@@ -36,7 +35,12 @@ run_block() {  # LINE PLACE FILE
   esac
   local start=$SECONDS
   ran=$((ran + 1))
-  if ! (cd "$folder" && bash -eu "$3") </dev/null >"$scratch/out" 2>&1; then
+  if ! (
+    cd "$folder"
+    # Other programs know no such option and say so.
+    if grep -qE 'imagenet_train|dev train' "$3"; then export APEX_OPT_MAX_STEPS=3; fi
+    bash -eu "$3"
+  ) </dev/null >"$scratch/out" 2>&1; then
     printf 'README.md:%d: these commands fail:\n%s\n--- they said:\n%s\n' "$1" "$(cat "$3")" "$(tail -n 30 "$scratch/out")"
     failures=$((failures + 1))
   fi
