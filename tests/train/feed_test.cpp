@@ -184,6 +184,14 @@ TEST(PlanCache, OnlyOneOfAJobWritesAndAFailureIsAWarning) {
   EXPECT_NE(::testing::internal::GetCapturedStderr().find("--plan-cache"), std::string::npos);
 }
 
+TEST(PlanCache, AFolderInItsPlaceIsNotRead) {
+  const test::TemporaryFolder folder;
+  Plans plans;
+  PlanCache cache(folder.path(), plans.source());
+  EXPECT_EQ(cache.load(), 0u);
+  EXPECT_EQ(plans.given, "");
+}
+
 TEST(PlanCache, PathFollowsTheOption) {
   const Device gpu{DeviceKind::cuda, 0};
   EXPECT_EQ(plan_cache_path("none", gpu, "/ck"), "");

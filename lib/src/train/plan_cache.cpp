@@ -7,7 +7,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 
 #include "apex/core/error.hpp"
 #include "apex/kernels/backend.hpp"
@@ -57,8 +57,9 @@ PlanCache::PlanCache(fs::path path, Source source) : path_(std::move(path)), sou
 std::string PlanCache::read() const {
   if (path_.empty()) return {};
   std::ifstream file(path_, std::ios::binary);
-  if (!file) return {};
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::ostringstream bytes;
+  if (file) bytes << file.rdbuf();  // what cannot be read (a directory opens, too) is as good as not there
+  return bytes.str();
 }
 
 std::size_t PlanCache::load() { return load(read()); }
