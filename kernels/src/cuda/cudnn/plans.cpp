@@ -188,9 +188,14 @@ bool run_conv(const Context& ctx, const ConvKey& key, const Buffers& buffers) {
       }
       if (!entry || !settled(*entry)) {
         const bool timed = plan_choice() == PlanChoice::timed && !apex::cuda::capturing(ctx);
-        entry = timed ? choose_fastest(ctx, handle.get(), key, buffers) : choose_first(ctx, handle.get(), key, buffers);
-        put(key, *entry, true);
-        return entry->plan != nullptr;
+        const Entry chosen =
+            timed ? choose_fastest(ctx, handle.get(), key, buffers) : choose_first(ctx, handle.get(), key, buffers);
+        if (chosen.plan != nullptr || !entry) {
+          put(key, chosen, true);
+          return chosen.plan != nullptr;
+        }
+        entry->timed = true;  // nothing could be timed, for lack of memory say: what worked so far goes on
+        put(key, *entry, false);
       }
     }
   }
