@@ -13,7 +13,11 @@ template <class Function>
 Function driver_function(const char* name) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result{};
+#if CUDART_VERSION >= 12050
   const auto status = cudaGetDriverEntryPointByVersion(name, &found, 12040, cudaEnableDefault, &result);
+#else
+  const auto status = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
+#endif
   if (status != cudaSuccess || result != cudaDriverEntryPointSuccess) {
     cudaGetLastError();
     return nullptr;
