@@ -207,7 +207,8 @@ void WorkList::drain() noexcept {
     {
       const std::scoped_lock lock(mutex_);
       if (failed_) {
-        for (const auto& work : works_) work->passed_ = true;  // nobody looks after them any more
+        for (const auto& work : works_)
+          if (work != nullptr) work->passed_ = true;  // nobody looks after them any more; a failure leaves gaps
         works_.clear();
       }
       if (works_.empty()) return;
