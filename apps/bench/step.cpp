@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -184,7 +183,9 @@ class TorchStep {
 
 std::string contents_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream bytes;
+  if (file) bytes << file.rdbuf();  // nothing, and no exception, where it is a folder
+  return bytes.str();
 }
 
 void write_plans(const std::string& path) {
