@@ -100,6 +100,10 @@ Tensor to(const Tensor& x_in, Device device) {
   }
 #endif
   kernels::transfer(device.is_cuda() ? y.context() : x.context(), y.view(), x.view());
+#ifdef APEX_HAS_CUDA
+  // From page-locked memory the copy is only queued, and the caller may let go of x.
+  if (home.is_cpu()) cuda::synchronize(y.context());
+#endif
   return op.record(y, {x}, {}, [home](const Tensor& dy) -> Gradients { return {to(dy, home)}; });
 }
 

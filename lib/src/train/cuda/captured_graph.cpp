@@ -105,7 +105,15 @@ CapturedGraph::~CapturedGraph() {
   if (graph_ != nullptr && cudaGraphDestroy(graph_) != cudaSuccess) cudaGetLastError();
 }
 
-void CapturedGraph::launch(const Context& ctx) { APEX_CHECK(cudaGraphLaunch(exec_, apex::cuda::stream_of(ctx))); }
+void CapturedGraph::launch(const Context& ctx) {
+  auto status = cudaGraphLaunch(exec_, apex::cuda::stream_of(ctx));
+  if (status == cudaErrorMemoryAllocation) {  // what eager steps left in the pool may be what the graph lacks
+    cudaGetLastError();
+    apex::cuda::trim(ctx.device);
+    status = cudaGraphLaunch(exec_, apex::cuda::stream_of(ctx));
+  }
+  APEX_CHECK(status);
+}
 
 std::vector<StepGraph::Node> CapturedGraph::nodes() const {
   std::size_t count = 0, links = 0;
