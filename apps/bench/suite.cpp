@@ -180,6 +180,10 @@ void Suite::finish() {
     file << out.dump(1) << '\n';
     if (!file.flush()) apex::fail(apex::Kind::data, apex::concat("cannot write ", options_.json));
   }
+  constexpr std::size_t kLimits = 2;  // the rows of measure_limits
+  if (rows_.size() <= kLimits)
+    apex::fail(apex::Kind::argument, apex::concat("no row is left: --only '", options_.only, "' --skip '",
+                                                  options_.skip, "' fit none of the titles"));
   if (wrong > 0)
     apex::fail(apex::Kind::numerical, apex::concat(wrong, " rows had wrong results: their times are void"));
 }

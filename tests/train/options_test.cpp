@@ -201,6 +201,8 @@ TEST(TrainOptions, LossScaleIsForF16) {
   EXPECT_EQ(error_of({"--dtype", "bf16", "--loss-scale", "1.0"}, true), "");
   EXPECT_NE(error_of({"--dtype", "bf16", "--loss-scale", "512"}, true).find("f16"), std::string::npos);
   EXPECT_NE(error_of({"--cuda-graph", "--device", "cpu"}, true).find("--cuda-graph"), std::string::npos);
+  EXPECT_NE(error_of({"--tf32", "--device", "cpu"}, true).find("--tf32"), std::string::npos);
+  EXPECT_EQ(error_of({"--plan-cache", "none", "--device", "cpu"}, true), "");
   EXPECT_NE(error_of({"--plan-cache", ""}, true).find("--plan-cache"), std::string::npos);
 }
 

@@ -107,6 +107,7 @@ void check(const OptionSet& set, const TrainOptions& o) {
   if (o.cuda_graph && device->is_cpu() && o.device != "auto")
     throw UsageError("--cuda-graph needs a GPU; --device cpu has none");
   if (o.cuda_graph && !has_cuda) throw UsageError("--cuda-graph: this build has no CUDA backend");
+  if (o.tf32 && (!has_cuda || o.device == "cpu")) throw UsageError("--tf32 is for a GPU; this run has none");
   if (o.opt_level != "O0") throw UsageError(concat("--opt-level: ", o.opt_level, " is not there yet; only O0 is"));
   if (!o.keep_batchnorm_fp32.empty() && o.keep_batchnorm_fp32 != "None")
     throw UsageError("--keep-batchnorm-fp32: O0 casts nothing, so it has no such override");

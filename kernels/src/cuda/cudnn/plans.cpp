@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -86,8 +87,21 @@ double time_of(const Context& ctx, cudnnHandle_t handle, const Plan& plan, const
 /// A plan that fails in cuDNN, or for whose scratch there is no room, is passed over; anything else is an error.
 bool passed_over(const Error& e) { return e.domain() == Domain::cudnn || e.kind() == Kind::exhausted; }
 
+/// What a search found, and the error of a candidate for whose scratch there was no room.
+struct Choice {
+  Entry entry;
+  std::exception_ptr starved;
+
+  /// To be called in a handler of e.
+  void pass_over(const Error& e) {
+    if (!passed_over(e)) throw;
+    if (e.kind() == Kind::exhausted) starved = std::current_exception();
+  }
+};
+
 /// The first suggestion that builds, fits the workspace limit and runs.
-Entry choose_first(const Context& ctx, cudnnHandle_t handle, const ConvKey& key, const Buffers& buffers) {
+Choice choose_first(const Context& ctx, cudnnHandle_t handle, const ConvKey& key, const Buffers& buffers) {
+  Choice choice;
   const Suggestions suggestions(handle, key, false);
   for (std::size_t i = 0; i < suggestions.size(); ++i) {
     SharedPlan plan = suggestions.build(i);
@@ -95,23 +109,25 @@ Entry choose_first(const Context& ctx, cudnnHandle_t handle, const ConvKey& key,
     try {
       run(ctx, handle, *plan, buffers);
     } catch (const Error& e) {
-      if (!passed_over(e)) throw;
+      choice.pass_over(e);
       continue;
     }
-    return {plan, false};
+    choice.entry = {plan, false};
+    break;
   }
-  return {};
+  return choice;
 }
 
 /// The fastest of the first dozen. Building stops early when it takes long: engines that are compiled now cost up to a
 /// second each. An engine whose bits vary must be clearly faster.
-Entry choose_fastest(const Context& ctx, cudnnHandle_t handle, const ConvKey& key, const Buffers& buffers) {
+Choice choose_fastest(const Context& ctx, cudnnHandle_t handle, const ConvKey& key, const Buffers& buffers) {
   constexpr int kMost = 12, kMostCompiled = 4;
   constexpr double kHandicap = 1.03;
   constexpr auto kPatience = std::chrono::milliseconds(600);
   const auto start = std::chrono::steady_clock::now();
   const Suggestions suggestions(handle, key, true);
-  Entry best{nullptr, true};
+  Choice choice{{nullptr, true}, nullptr};
+  Entry& best = choice.entry;
   double best_time = 0;
   int tried = 0, compiled = 0;
   for (std::size_t i = 0; i < suggestions.size() && tried < kMost; ++i) {
@@ -126,12 +142,12 @@ Entry choose_fastest(const Context& ctx, cudnnHandle_t handle, const ConvKey& ke
       best.plan = plan;
       best_time = time;
     } catch (const Error& e) {
-      if (!passed_over(e)) throw;
+      choice.pass_over(e);
     }
   }
   // The last candidate wrote last: all give the result, but the winner's is the one later steps repeat.
   if (best.plan != nullptr) run(ctx, handle, *best.plan, buffers);
-  return best;
+  return choice;
 }
 
 std::optional<Entry> find(const ConvKey& key) {
@@ -188,8 +204,11 @@ bool run_conv(const Context& ctx, const ConvKey& key, const Buffers& buffers) {
       }
       if (!entry || !settled(*entry)) {
         const bool timed = plan_choice() == PlanChoice::timed && !apex::cuda::capturing(ctx);
-        const Entry chosen =
+        const Choice choice =
             timed ? choose_fastest(ctx, handle.get(), key, buffers) : choose_first(ctx, handle.get(), key, buffers);
+        const Entry& chosen = choice.entry;
+        // Out of memory now is no reason to do without a plan for good.
+        if (chosen.plan == nullptr && !entry && choice.starved) std::rethrow_exception(choice.starved);
         if (chosen.plan != nullptr || !entry) {
           put(key, chosen, true);
           return chosen.plan != nullptr;
