@@ -4,7 +4,7 @@
 # Tests and timings on a GPU host, from an unpacked bundle (pack.sh). Logs go to $OUT, or ./gpu-host-out; a table of what
 # was run comes last, and the exit code is 0 only if all of it passed.
 #
-#   run.sh [-j N] [--limit SECONDS] [--only TEXT] [--skip-launched] [SECTION...]
+#   run.sh [-j N] [--limit SECONDS] [--only TEXT] [--skip-launched] [--tool memcheck|racecheck] [SECTION...]
 #
 #   self         programs start, conformance on the CPU: works on any machine
 #   info         the devices and the libraries
@@ -20,8 +20,8 @@
 #
 # Without sections: info tests conformance bench-ops bench-optim bench-step. --only: steps whose name contains it.
 # At --limit what still runs is stopped and nothing more is started; both count as failures. --skip-launched: sanitize
-# takes the list of launched kernels that an earlier run left in $OUT or in the bundle. --peer eager is left out where
-# python3 has no torch.
+# takes the list of launched kernels that an earlier run left in $OUT or in the bundle. --tool: sanitize with this one
+# only. --peer eager is left out where python3 has no torch.
 set -uo pipefail
 export LC_ALL=C  # one order for sort and comm
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
@@ -29,17 +29,18 @@ here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
 # shellcheck source=/dev/null
 source "$here/env.sh"
 out=${OUT:-$PWD/gpu-host-out}
-jobs=4 limit=100000 only='' skip_launched='' sections=()
+jobs=4 limit=100000 only='' skip_launched='' tools='memcheck racecheck' sections=()
 while (($#)); do
   case $1 in
     -j) jobs=$2; shift ;;
     --limit) limit=$2; shift ;;
     --only) only=$2; shift ;;
     --skip-launched) skip_launched=yes ;;
+    --tool) tools=$2; shift ;;
     self | info | tests | conformance | sanitize | bench-ops | bench-optim | bench-step | bench-compile | bench-data | ddp)
       sections+=("$1")
       ;;
-    *) sed -n '4,28p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+    *) sed -n '4,29p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
   esac
   shift
 done
@@ -168,7 +169,7 @@ section_sanitize() {
   else
     step sanitize.coverage 10 "echo 'apex: no list of launched kernels'; exit 1"
   fi
-  for tool in memcheck racecheck; do
+  for tool in $tools; do
     start=$SECONDS
     sanitizer_shards "$tool" "$checked" | in_parallel
     # One row for all of them; a shard that was not run is not clean.
