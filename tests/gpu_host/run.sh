@@ -10,8 +10,9 @@
 #   info         the devices and the libraries
 #   tests        every test for as many GPUs as there are, -j at a time (4)
 #   conformance  the recorded cases on all devices
-#   sanitize     memcheck, then racecheck of compute-sanitizer over tests of one process, in shards, -j at a time, over
-#                all GPUs; and how many of the library's kernels these tests launched
+#   sanitize     compute-sanitizer over tests of one process, in shards, -j at a time, over all GPUs: memcheck of every
+#                kernel, then racecheck of the library's own (it takes the asynchronous copies in cuDNN's for races) in
+#                the kernels' tests; and how many of the library's kernels either set of tests launched
 #   bench-ops bench-optim          kernels and optimizer steps beside PyTorch's
 #   bench-step [bench-compile]     ResNet-50, batch 256: eager and by CUDA graph, f16 and bf16, plans cold and warm, host
 #                                  waits; bench-compile: beside torch.compile
@@ -20,7 +21,7 @@
 #
 # Without sections: info tests conformance bench-ops bench-optim bench-step. --only: steps whose name contains it.
 # At --limit what still runs is stopped and nothing more is started; both count as failures. --skip-launched: sanitize
-# takes the list of launched kernels that an earlier run left in $OUT or in the bundle. --tool: sanitize with this one
+# takes the lists of launched kernels that an earlier run left in $OUT or in the bundle. --tool: sanitize with this one
 # only. --peer eager is left out where python3 has no torch.
 set -uo pipefail
 export LC_ALL=C  # one order for sort and comm
@@ -40,7 +41,7 @@ while (($#)); do
     self | info | tests | conformance | sanitize | bench-ops | bench-optim | bench-step | bench-compile | bench-data | ddp)
       sections+=("$1")
       ;;
-    *) sed -n '4,29p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+    *) sed -n '4,30p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
   esac
   shift
 done
@@ -130,6 +131,7 @@ sanitizer_shards() {  # TOOL FILE OF each_test
   local tool=$1 name seconds command shards i gpu n=0 visible=() options=''
   # Tests provoke errors of the API, and the library checks them all by itself.
   [[ $tool != memcheck ]] || options='--report-api-errors no'
+  [[ $tool != racecheck ]] || options='--kernel-name kns=apex'
   IFS=, read -r -a visible <<<"${CUDA_VISIBLE_DEVICES:-$(seq -s, 0 $((gpus > 0 ? gpus - 1 : 0)))}"
   while IFS=$'\t' read -r shards name seconds command; do
     for ((i = 0; i < shards; ++i)); do
@@ -137,11 +139,11 @@ sanitizer_shards() {  # TOOL FILE OF each_test
       printf '%s.%s.%dof%d\t1500\t%s\n' "$tool" "$name" $((i + 1)) "$shards" \
         "${command/ APEX_REQUIRE_CUDA=1 / APEX_REQUIRE_CUDA=1 $left_out GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i CUDA_VISIBLE_DEVICES=$gpu compute-sanitizer --tool $tool $options --error-exitcode 9 --print-limit 5 }"
     done
-  done < <(awk -F'\t' '{n = $1 ~ /^conformance/ ? 1 : $1 ~ /^kernels\.(layers|elementwise)/ ? 8 : 4; print n "\t" $0}' "$2" |
+  done < <(awk -F'\t' '{n = $1 ~ /^conformance/ ? 1 : $1 ~ /^kernels\.layers/ ? 16 : $1 ~ /^(kernels\.elem|lib_f)/ ? 8 : 4; print n "\t" $0}' "$2" |
     sort -s -k1,1nr)
 }
 section_sanitize() {
-  local tool row start checked=$work/checked log=$out/kernels-launched.txt kept=$here/kernels-launched.txt
+  local tool row start checked=$work/checked log=$out/launched kept=$here/launched name seconds command
   # Left out: more than 2^31 elements, under a sanitizer for longer than all the rest; what needs CUPTI, which excludes
   # it; and cases that say they are slow.
   local left_out='GTEST_FILTER=-*MoreThanTwoBillion*:*ByCupti*:*Slow*'
@@ -152,26 +154,27 @@ section_sanitize() {
   fi
   printf 'tests left out: %s\n' "${left_out#*=-}" >"$out/logs/sanitize.left-out.log"
   # What these tests launch, seen once without the sanitizer: it and CUPTI's callbacks exclude each other.
+  # launched/TEST.txt: kernels, a line each.
   if [[ -n $skip_launched ]]; then
-    [[ -s $log ]] || cp "$kept" "$log" 2>/dev/null
+    [[ -d $log ]] || cp -r "$kept" "$log" 2>/dev/null
   else
-    : >"$log"
-    sed -E "s|^([^\t]*)\t([0-9]*)\tenv |launched.\1\t\2\tenv $left_out CUDA_INJECTION64_PATH=$here/lib/libapex_probe.so APEX_KERNEL_LOG=$log |" \
-      "$checked" | in_parallel
-    sort -u -o "$log" "$log"
-    cp "$log" "$kept" 2>/dev/null
-  fi
-  if [[ -s $log ]]; then
-    comm -23 "$here/kernels.txt" <(sort -u "$log") >"$out/kernels-not-launched.txt"
-    step sanitize.coverage 10 "all=\$(wc -l <'$here/kernels.txt') missed=\$(wc -l <'$out/kernels-not-launched.txt')
-      echo \"apex: \$((all - missed)) of \$all kernels launched (95% wanted)\"
-      [[ \$(((all - missed) * 100)) -ge \$((all * 95)) ]]"
-  else
-    step sanitize.coverage 10 "echo 'apex: no list of launched kernels'; exit 1"
+    rm -rf "$log"
+    mkdir -p "$log"
+    while IFS=$'\t' read -r name seconds command; do
+      printf 'launched.%s\t%s\t%s\n' "$name" "$seconds" \
+        "env $left_out CUDA_INJECTION64_PATH=$here/lib/libapex_probe.so APEX_KERNEL_LOG=$log/$name.txt ${command#env }"
+    done <"$checked" | in_parallel
+    rm -rf "$kept" && cp -r "$log" "$kept" 2>/dev/null
   fi
   for tool in $tools; do
     start=$SECONDS
-    sanitizer_shards "$tool" "$checked" | in_parallel
+    grep -E "$([[ $tool != racecheck ]] && echo . || echo '^kernels')" "$checked" >"$work/$tool.tests"
+    cut -f1 "$work/$tool.tests" | sed "s|.*|$log/&.txt|" | xargs -r -d '\n' cat 2>/dev/null | sort -u >"$work/launched"
+    comm -23 "$here/kernels.txt" "$work/launched" >"$out/kernels-not-in-$tool.txt"
+    step "sanitize.coverage.$tool" 10 "all=\$(wc -l <'$here/kernels.txt') missed=\$(wc -l <'$out/kernels-not-in-$tool.txt')
+      echo \"apex: \$((all - missed)) of \$all kernels launched (95% wanted)\"
+      [[ \$(((all - missed) * 100)) -ge \$((all * 95)) ]]"
+    sanitizer_shards "$tool" "$work/$tool.tests" | in_parallel
     # One row for all of them; a shard that was not run is not clean.
     cat "$work/$tool."*.row 2>/dev/null | sort -t $'\t' -k3 >"$out/sanitize-$tool.tsv"
     rm -f "$work/$tool."*.row
