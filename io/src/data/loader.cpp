@@ -66,7 +66,7 @@ struct Slot {
   std::int64_t handed_out = 0, finished = 0;  // rows
   std::int64_t failed_row = -1;
   std::exception_ptr failure;
-  std::vector<EncodedRow> encoded;  // one for each row; without bytes where the row is in `images`
+  std::vector<EncodedRow> encoded;   // one for each row; without bytes where the row is in `images`
   std::atomic<bool> dropped{false};  // nobody waits for it any more
 
   std::int64_t rows() const { return static_cast<std::int64_t>(slice.ids.size()); }
@@ -299,6 +299,26 @@ std::int64_t Loader::Impl::load_by_policy(Slot& slot, std::int64_t id, std::int6
                           " on: the data set is damaged"));
 }
 
+template <class F>
+auto Loader::Impl::with_retries(const Slot& slot, F&& read) {
+  auto delay = options.retry_delay;
+  for (int tries = 1;; ++tries) {
+    try {
+      return read();
+    } catch (const Error& error) {
+      if (error.domain() != Domain::system || error.kind() != Kind::data) throw;
+      if (tries > options.retries)
+        throw Error(error.kind(), error.domain(), error.code(), concat(error.what(), " (tried ", tries, " times)"));
+    }
+    {
+      const std::lock_guard lock(mutex);
+      ++stats.retries;
+    }
+    if (!sleep(slot, delay)) fail(Kind::state, "reading was stopped");  // nobody waits for it: the text is never seen
+    delay *= 2;
+  }
+}
+
 /// Puts sample `id` into a row, as pixels or, where that is wanted, as the bytes of its file.
 void Loader::Impl::load(Slot& slot, std::int64_t id, std::int64_t row) {
   Image image;
@@ -319,26 +339,6 @@ void Loader::Impl::load(Slot& slot, std::int64_t id, std::int64_t row) {
     fail(Kind::state, concat(dataset->sample_name(id), " was loaded with ", image.channels, " channels instead of ",
                              dataset->channels()));
   transform.apply(image.view(), slot.epoch, id, slot.picture(row));
-}
-
-template <class F>
-auto Loader::Impl::with_retries(const Slot& slot, F&& read) {
-  auto delay = options.retry_delay;
-  for (int tries = 1;; ++tries) {
-    try {
-      return read();
-    } catch (const Error& error) {
-      if (error.domain() != Domain::system || error.kind() != Kind::data) throw;
-      if (tries > options.retries)
-        throw Error(error.kind(), error.domain(), error.code(), concat(error.what(), " (tried ", tries, " times)"));
-    }
-    {
-      const std::lock_guard lock(mutex);
-      ++stats.retries;
-    }
-    if (!sleep(slot, delay)) fail(Kind::state, "reading was stopped");  // nobody waits for it: the text is never seen
-    delay *= 2;
-  }
 }
 
 void Loader::Impl::note_bad_sample(std::int64_t id, const Error& error) {

@@ -170,8 +170,7 @@ std::optional<JpegInfo> plain_jpeg_info(std::span<const std::uint8_t> bytes) noe
   const auto& info = d.info;
   JpegInfo out{.width = static_cast<int>(info.image_width), .height = static_cast<int>(info.image_height)};
   if (out.width < 1 || out.height < 1 || out.width > kMaxImagePixels / out.height) return std::nullopt;
-  if (info.progressive_mode || info.arith_code || info.data_precision != 8 ||
-      info.comps_in_scan != info.num_components)
+  if (info.progressive_mode || info.arith_code || info.data_precision != 8 || info.comps_in_scan != info.num_components)
     return std::nullopt;
   out.gray = info.jpeg_color_space == JCS_GRAYSCALE;
   if (out.gray) {

@@ -139,8 +139,8 @@ Placement Transform::place(int image_width, int image_height, std::int64_t epoch
       out.top = below(words[2], 2 * o.pad + 1) - o.pad;
       break;
     case CropMode::center: {
-      const auto size = o.resize == 0 ? ImageSize{image_width, image_height}
-                                      : shorter_side_size(image_width, image_height, o.resize);
+      const auto size =
+          o.resize == 0 ? ImageSize{image_width, image_height} : shorter_side_size(image_width, image_height, o.resize);
       out.resized_width = size.width;
       out.resized_height = size.height;
       out.left = middle(size.width, o.width);

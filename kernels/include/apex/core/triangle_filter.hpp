@@ -21,7 +21,10 @@ struct TriangleFilter {
   int in;
 
   APEX_HOST_DEVICE TriangleFilter(int in_size, int out_size)
-      : scale(static_cast<double>(in_size) / out_size), widen(scale > 1 ? scale : 1.0), narrow(1.0 / widen), in(in_size) {}
+      : scale(static_cast<double>(in_size) / out_size),
+        widen(scale > 1 ? scale : 1.0),
+        narrow(1.0 / widen),
+        in(in_size) {}
 
   /// No output reads more inputs than this.
   APEX_HOST_DEVICE int most_taps() const {

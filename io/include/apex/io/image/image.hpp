@@ -68,10 +68,10 @@ struct JpegInfo {
 };
 
 /// The header of a plain JPEG: 8-bit baseline or extended sequential, Huffman, one scan with all components, gray or
-/// YCbCr (as libjpeg decides it), one sampling for both chroma components (1 1 for gray), within kMaxImagePixels, and with data that
-/// reach the end marker without another one between. Nothing for all other files, progressive, CMYK and cut ones
-/// included: those are for decode_image, which also says what is wrong with them. Reads the bytes once, decodes none;
-/// damage that only the Huffman codes show goes unseen.
+/// YCbCr (as libjpeg decides it), one sampling for both chroma components (1 1 for gray), within kMaxImagePixels, and
+/// with data that reach the end marker without another one between. Nothing for all other files, progressive, CMYK and
+/// cut ones included: those are for decode_image, which also says what is wrong with them. Reads the bytes once,
+/// decodes none; damage that only the Huffman codes show goes unseen.
 std::optional<JpegInfo> plain_jpeg_info(std::span<const std::uint8_t> bytes) noexcept;
 
 /// Decodes JPEG (baseline, progressive; gray, YCbCr, RGB, CMYK, YCCK) or PNG (every type and depth, interlaced too).
