@@ -59,6 +59,8 @@ apex::schedules::Schedule make_schedule(const Options& options, std::int64_t glo
 int train(const Options& options, const std::vector<apex::train::EffectiveOption>& configuration,
           apex::dist::Session& session) {
   const auto& o = options.train;
+  if (options.decode == "gpu" && !session.device().is_cuda())
+    apex::fail(apex::Kind::argument, "--decode gpu needs a GPU, and there is none here");
   const bool talks = session.rank() == 0 && o.progress != "none";
   const int threads = apex::train::apply_threads(o, session);
   apex::train::apply_backend(o, session.device());
@@ -80,6 +82,8 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
   if (talks && !data.sets.validation)
     std::cout << "=> no validation part: nothing will be validated (a folder val/ or --val-split gives one)"
               << std::endl;
+  if (talks && options.decode == "gpu" && !data.sets.train->encoded(0))
+    std::cout << "=> --decode gpu: the samples of these data are pixels, so there is nothing to decode" << std::endl;
   if (talks && o.evaluate && !resume && options.pretrained.empty())
     std::cout << "=> evaluating random weights: neither --resume nor --pretrained gives a model" << std::endl;
   if (talks)
