@@ -82,7 +82,7 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
   if (talks && !data.sets.validation)
     std::cout << "=> no validation part: nothing will be validated (a folder val/ or --val-split gives one)"
               << std::endl;
-  if (talks && options.decode == "gpu" && !data.sets.train->encoded(0))
+  if (talks && options.decode == "gpu" && data.sets.train->fixed_size())
     std::cout << "=> --decode gpu: the samples of these data are pixels, so there is nothing to decode" << std::endl;
   if (talks && o.evaluate && !resume && options.pretrained.empty())
     std::cout << "=> evaluating random weights: neither --resume nor --pretrained gives a model" << std::endl;

@@ -22,7 +22,7 @@ namespace {
   fail(Kind::unsupported,
        device.is_cuda() ? std::string("JPEG files stay encoded, but this build has no nvJPEG to decode them on a GPU; "
                                       "configure where it is found (APEX_ENABLE_NVJPEG=ON), or decode on the CPU")
-                       : concat("JPEG files stay encoded, but batches go to the ", device, ", which decodes none"));
+                        : concat("JPEG files stay encoded, but batches go to the ", device, ", which decodes none"));
 }
 
 }  // namespace

@@ -82,8 +82,8 @@ struct NvjpegDecoder::Impl {
   NvjpegMemory memory;
   Handle hardware, software;  // either may be missing
   Header header;
-  Params params[2];  // gray, RGB
-  std::vector<Lane> lanes;                // hardware gray, hardware RGB, software gray, software RGB
+  Params params[2];         // gray, RGB
+  std::vector<Lane> lanes;  // hardware gray, hardware RGB, software gray, software RGB
   std::shared_ptr<Storage> pixels;
   bool warned = false;
 
@@ -198,9 +198,9 @@ Lane& NvjpegDecoder::Impl::lane_for(const io::EncodedRow& row, bool interleaved)
 nvjpegStatus_t NvjpegDecoder::Impl::run(Lane& lane, std::span<const io::EncodedRow> rows, std::span<const File> files) {
   if (lane.batch != files.size()) {
     lane.batch = 0;
-    check(nvjpegDecodeBatchedInitialize(lane.handle, lane.state.get(), static_cast<int>(files.size()), 1,
-                                        lane.format()),
-          "nvjpegDecodeBatchedInitialize");
+    check(
+        nvjpegDecodeBatchedInitialize(lane.handle, lane.state.get(), static_cast<int>(files.size()), 1, lane.format()),
+        "nvjpegDecodeBatchedInitialize");
     lane.batch = files.size();
   }
   std::vector<const unsigned char*> data;
@@ -215,8 +215,8 @@ nvjpegStatus_t NvjpegDecoder::Impl::run(Lane& lane, std::span<const io::EncodedR
     image.pitch[0] = static_cast<std::size_t>(row.info.width) * lane.channels();
     out.push_back(image);
   }
-  const auto status = nvjpegDecodeBatched(lane.handle, lane.state.get(), data.data(), sizes.data(), out.data(),
-                                          cuda::stream_of(ctx));
+  const auto status =
+      nvjpegDecodeBatched(lane.handle, lane.state.get(), data.data(), sizes.data(), out.data(), cuda::stream_of(ctx));
   if (status == NVJPEG_STATUS_SUCCESS) return status;
   lane.batch = 0;  // the state has to be set up anew
   if (!may_be_the_file(status)) check(status, "nvjpegDecodeBatched");
