@@ -41,7 +41,7 @@ struct Imported {
 struct Store {
   std::mutex guard;
   std::map<ConvKey, Entry> plans;
-  std::map<ConvKey, Imported> imported;  ///< not yet used; device is 0 in these keys
+  std::map<ConvKey, Imported> imported;           ///< not yet used; device is 0 in these keys
   std::map<ConvKey, bool> stems, imported_stems;  ///< plain_stem_is_faster; device is 0 in the imported ones' keys
   std::string imported_device;
   std::size_t chosen = 0;
