@@ -252,7 +252,7 @@ TEST(Conv2d, PlansFollowTheWorkspaceLimit) {
   const Conv2dOptions o{.padding = {1, 1}};
   const Tensor x = test::uniform({4, 64, 28, 28}, DType::f32, test::device(), 1),
                w = test::uniform({64, 64, 3, 3}, DType::f32, test::device(), 2),
-               y = test::make({4, 64, 28, 28}, DType::f32), dw = empty_like(w);
+               y = test::fresh({4, 64, 28, 28}, DType::f32), dw = test::fresh_like(w);
   const auto scratch_of_a_run = [&] {
     std::size_t most = 0;
 #ifdef APEX_HAS_CUDA
