@@ -38,6 +38,7 @@ io::LoaderOptions loader_options(const Options& options, bool look_ahead, apex::
   out.bad_sample = *io::parse_bad_sample(options.train.bad_sample);
   out.look_ahead = look_ahead;
   out.memory = apex::train::batch_memory(device);
+  if (options.decode == "gpu") out.leaves_encoded = apex::train::gpu_decodes(device);
   return out;
 }
 

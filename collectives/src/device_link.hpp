@@ -78,7 +78,8 @@ struct DeviceFacts {
 /// What stands in the way of running on these devices, by rank; empty: nothing. One line.
 /// @param cuda    whether the job runs on CUDA
 /// @param shared  whether ranks share a GPU
-std::string device_problem(std::span<const DeviceFacts> ranks, bool& cuda, bool& shared);
+/// @param kind    of the problem: unsupported when a device that was asked for is not there, else data
+std::string device_problem(std::span<const DeviceFacts> ranks, bool& cuda, bool& shared, Kind& kind);
 
 #ifdef APEX_HAS_CUDA
 int visible_devices() noexcept;

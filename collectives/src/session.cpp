@@ -159,10 +159,11 @@ void Session::choose_device() {
   std::vector<detail::DeviceFacts> all(static_cast<std::size_t>(size_));
   APEX_CHECK_MPI(MPI_Allgather(&own, sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, world_.mpi_comm()));
   bool cuda = false;
-  const std::string problem = detail::device_problem(all, cuda, shares_devices_);
+  Kind kind = Kind::data;
+  const std::string problem = detail::device_problem(all, cuda, shares_devices_, kind);
   if (!problem.empty()) {
     if (rank_ != 0) rt.agreed_elsewhere = problem;  // all ranks see the same: one line is enough
-    fail(Kind::data, problem);
+    fail(kind, problem);
   }
   if (!cuda) return;
   device_ = {DeviceKind::cuda, own.index};

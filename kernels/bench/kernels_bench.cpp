@@ -185,6 +185,25 @@ void image_normalize(benchmark::State& state) {
 }
 BENCHMARK(image_normalize)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
+void image_resize(benchmark::State& state) {
+  const Tensor x = empty({16, 3, 256, 256}, DType::u8, kCpu, kLast),
+               y = empty({16, 3, 224, 224}, DType::u8, kCpu, kLast);
+  kernels::fill({}, x.view(), 100);
+  std::vector<kernels::ImageWindow> windows;
+  for (std::int64_t i = 0; i < 16; ++i)
+    windows.push_back({.image = views::select(x, 0, i).view(),
+                       .row = i,
+                       .box_left = static_cast<int>(i),
+                       .box_top = 10,
+                       .box_width = 200,
+                       .box_height = 180,
+                       .resized_width = 224,
+                       .resized_height = 224,
+                       .flip = i % 2 == 0});
+  for (auto _ : state) kernels::image_resize({}, y.view(), windows);
+}
+BENCHMARK(image_resize)->Unit(benchmark::kMicrosecond)->UseRealTime();
+
 void matmul_f64(benchmark::State& state) {
   const std::int64_t n = state.range(0);
   const Tensor a = filled({n, n}, kLast, DType::f64), b = filled({n, n}, kLast, DType::f64), c = empty_like(a);

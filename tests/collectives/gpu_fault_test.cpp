@@ -156,11 +156,11 @@ TEST(GpuFaults, AGpuThatIsNotThere) {
   NEEDS_GPUS(1);
   Job job(1, "far_gpu", 30);
   ASSERT_TRUE(job.finish(kStart)) << job.output();
-  EXPECT_EQ(job.exit_code(), 3) << job.output();
+  EXPECT_EQ(job.exit_code(), exit_code::kUsage) << job.output();
   EXPECT_SAYS(job, "cuda:63, but sees ");
   Job none(1, "ok", 30, {"CUDA_VISIBLE_DEVICES="});
   ASSERT_TRUE(none.finish(kStart)) << none.output();
-  EXPECT_EQ(none.exit_code(), 3) << none.output();
+  EXPECT_EQ(none.exit_code(), exit_code::kUsage) << none.output();
   EXPECT_SAYS(none, "sees no device");
 }
 

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <mutex>
 
 #include "../copy_impl.hpp"
@@ -166,19 +165,17 @@ double time_of(const Context& ctx, F&& attempt) {
 
 /// Folded unless timing, where it is allowed, has shown the plain way to be faster.
 bool run_stem(const Context& ctx, const Problem& p) {
-  static auto& guard = *new std::mutex;
-  static auto& plain_is_faster = *new std::map<cudnn::ConvKey, bool>;
+  static auto& timing = *new std::mutex;  // one thread times at a time
   const auto key = key_of(ctx, p, kLast);
-  const std::lock_guard lock(guard);
-  auto at = plain_is_faster.find(key);
-  if (at == plain_is_faster.end() && plan_choice() == PlanChoice::timed && !deterministic() &&
-      !apex::cuda::capturing(ctx)) {
+  const std::lock_guard lock(timing);
+  auto plain_first = cudnn::plain_stem_is_faster(ctx, key);
+  if (!plain_first && plan_choice() == PlanChoice::timed && !deterministic() && !apex::cuda::capturing(ctx)) {
     const double plain = time_of(ctx, [&] { return run(ctx, p); }),
                  folded = time_of(ctx, [&] { return run_folded(ctx, p); });
-    at = plain_is_faster.emplace(key, plain >= 0 && (folded < 0 || plain < folded)).first;
+    plain_first = plain >= 0 && (folded < 0 || plain < folded);
+    cudnn::keep_plain_stem_is_faster(key, *plain_first);
   }
-  const bool plain_first = at != plain_is_faster.end() && at->second;
-  if (plain_first && run(ctx, p)) return true;
+  if (plain_first.value_or(false) && run(ctx, p)) return true;
   return run_folded(ctx, p) || run(ctx, p);
 }
 
