@@ -480,6 +480,11 @@ const std::vector<HalfCase>& half_cases() {
          return F::conv_transpose2d(F::contiguous(in[0], kLast), in[1], in[2], {.stride = {2, 1}, .groups = 2});
        },
        {{2, 4, 3, 5}, {4, 3, 2, 3}, {6}}},
+      {"conv2d_weight",
+       [](const Inputs& in) {
+         return F::conv2d_weight(in[0], {4, 3, 3, 3}, in[1], padded);
+       },
+       {{2, 3, 7, 5}, {2, 4, 4, 7}}},
       {"max_pool2d",
        [](const Inputs& in) {
          return F::max_pool2d(in[0], {.kernel = {3, 3}, .padding = {1, 1}});

@@ -83,6 +83,10 @@ using ConvTranspose2dOptions = kernels::ConvTranspose2dOptions;
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                         const ConvTranspose2dOptions& options = {});
 
+/// The gradient of sum(dy * conv2d(x, weight)) with respect to a weight of these sizes, as an op of its own: what the
+/// backward of a convolution is made of where it is to be differentiated again.
+Tensor conv2d_weight(const Tensor& x, const Dims& sizes, const Tensor& dy, const Conv2dOptions& options = {});
+
 /// As the pairs of Conv2dOptions and ConvTranspose2dOptions, in one dimension.
 struct Conv1dOptions {
   std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;

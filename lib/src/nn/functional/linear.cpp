@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/kernels/matmul.hpp"
 
-#include <algorithm>
-
 #include "common.hpp"
 
 namespace apex::nn::functional {
@@ -11,34 +9,12 @@ namespace apex::nn::functional {
 namespace {
 
 Dims product_sizes(const char* op, const Tensor& a, const Tensor& b) {
-  const auto refuse = [&] {
+  if (a.dim() < 2 || b.dim() < 2 || a.size(-1) != b.size(-2))
     fail(Kind::argument, concat(op, ": sizes ", a.sizes(), " and ", b.sizes(), " do not fit"));
-  };
-  const int rank = std::max(a.dim(), b.dim());
-  if (a.dim() < 2 || b.dim() < 2 || a.size(-1) != b.size(-2)) refuse();
-  const auto from_end = [](const Tensor& t, int i) { return i <= t.dim() ? t.size(-i) : 1; };
-  Dims sizes = Dims::filled(rank, 0);
-  for (int i = rank; i > 2; --i) {
-    const std::int64_t x = from_end(a, i), y = from_end(b, i);
-    if (x != y && x != 1 && y != 1) refuse();
-    sizes[rank - i] = x == 1 ? y : x;
-  }
-  sizes[rank - 2] = a.size(-2);
-  sizes[rank - 1] = b.size(-1);
-  return sizes;
-}
-
-/// All but the last two dimensions as rows of one matrix.
-Tensor stacked(const Tensor& t) { return reshape(t, {t.numel() / std::max<std::int64_t>(t.size(-1), 1), t.size(-1)}); }
-
-/// Gradients of a b with respect to a and b, made of recorded ops.
-Tensor left_gradient(const Tensor& dc, const Tensor& a, const Tensor& b) {
-  return unbroadcast(matmul(dc, transpose(b, -1, -2)), a.sizes());
-}
-Tensor right_gradient(const Tensor& dc, const Tensor& a, const Tensor& b) {
-  if (b.dim() == 2 && a.dim() > 2 && a.numel() > 0 && dc.numel() > 0)  // summed over the batch in the product
-    return matmul(transpose(stacked(a), 0, 1), stacked(dc));
-  return unbroadcast(matmul(transpose(a, -1, -2), dc), b.sizes());
+  Dims left = a.sizes(), right = b.sizes();
+  left[a.dim() - 1] = b.size(-1);
+  right[b.dim() - 2] = a.size(-2);
+  return broadcast_shapes(left, right, op);
 }
 
 /// x [..., features] as a matrix [rows, features].
@@ -47,6 +23,16 @@ Tensor as_rows(const Tensor& x) {
   std::int64_t rows = 1;
   for (int d = 0; d + 1 < x.dim(); ++d) rows *= x.sizes()[d];
   return reshape(x, {rows, x.size(-1)});
+}
+
+/// Gradients of a b with respect to a and b, made of recorded ops.
+Tensor left_gradient(const Tensor& dc, const Tensor& a, const Tensor& b) {
+  return unbroadcast(matmul(dc, transpose(b, -1, -2)), a.sizes());
+}
+Tensor right_gradient(const Tensor& dc, const Tensor& a, const Tensor& b) {
+  if (b.dim() == 2 && a.dim() > 2)  // the product sums over the batch
+    return matmul(transpose(as_rows(a), 0, 1), as_rows(dc));
+  return unbroadcast(matmul(transpose(a, -1, -2), dc), b.sizes());
 }
 
 Tensor linear_rows(const OpScope& op, const Tensor& x, const Tensor& weight, const Tensor& bias) {
@@ -104,10 +90,7 @@ Tensor baddbmm(const Tensor& input_in, const Tensor& a_in, const Tensor& b_in, d
     fail(Kind::argument, concat("baddbmm: input is ", input.dtype(), ", a is ", a.dtype()));
   const Dims sizes = product_sizes("baddbmm", a, b);
   Tensor c = empty(sizes, a.dtype(), a.device());
-  bool fits = input.dim() <= sizes.size();
-  for (int i = 1; fits && i <= input.dim(); ++i)
-    fits = input.size(-i) == 1 || input.size(-i) == sizes[sizes.size() - i];
-  if (!fits) fail(Kind::argument, concat("baddbmm: input of sizes ", input.sizes(), " does not broadcast to ", sizes));
+  broadcast_strides(input.sizes(), input.strides(), sizes, "baddbmm");  // a check, without beta too
   if (beta != 0.0) copy_of(views::expand(input, sizes), c);
   kernels::matmul(c.context(), c.view(), a.view(), b.view(), {.alpha = alpha, .beta = beta});
   return op.record(
