@@ -49,10 +49,10 @@ class Batches {
   void fold() {
     for (std::size_t i = count_; i-- > 0;) {
       const Dim d = dims_[i];
-      if (d.b == 0 && joins(a_, 0, d.a) && joins(c_, 0, d.c)) {
+      if (d.b == 0 && joins(a_, 0, d.size, d.a) && joins(c_, 0, d.size, d.c)) {
         join(a_, 0, d.size, d.a);
         join(c_, 0, d.size, d.c);
-      } else if (d.a == 0 && joins(b_, 1, d.b) && joins(c_, 1, d.c)) {
+      } else if (d.a == 0 && joins(b_, 1, d.size, d.b) && joins(c_, 1, d.size, d.c)) {
         join(b_, 1, d.size, d.b);
         join(c_, 1, d.size, d.c);
       } else {
@@ -93,7 +93,7 @@ class Batches {
   }
 
  private:
-  static constexpr std::int64_t kMost = 0x7fffffff;  // of one batch
+  static constexpr std::int64_t kMost = 0x7fffffff;  // matrices of a batch, rows of a matrix
 
   struct Dim {
     std::int64_t size = 1, c = 0, a = 0, b = 0;  // steps in elements, 0 where one matrix serves all
@@ -105,10 +105,10 @@ class Batches {
   static bool continues(const Dim& outer, const Dim& inner) {
     return outer.c == inner.c * inner.size && outer.a == inner.a * inner.size && outer.b == inner.b * inner.size;
   }
-  /// Whether matrices `step` apart are one with more rows (dim 0) or columns (dim 1).
+  /// Whether `size` matrices `step` apart are one with more rows (dim 0) or columns (dim 1) that libraries can count.
   template <class V>
-  static bool joins(const V& v, int dim, std::int64_t step) {
-    return step > 0 && (v.sizes[dim] == 1 || step == v.sizes[dim] * v.strides[dim]);
+  static bool joins(const V& v, int dim, std::int64_t size, std::int64_t step) {
+    return step > 0 && v.sizes[dim] <= kMost / size && (v.sizes[dim] == 1 || step == v.sizes[dim] * v.strides[dim]);
   }
   template <class V>
   static void join(V& v, int dim, std::int64_t size, std::int64_t step) {
