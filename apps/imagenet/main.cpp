@@ -35,7 +35,7 @@ std::shared_ptr<apex::nn::Module> make_model(const Options& options, const Data&
                                      .zero_init_residual = options.zero_init_residual});
   if (options.freeze_bn) {
     model->apply([](apex::nn::Module& module) {
-      if (auto* norm = dynamic_cast<apex::nn::BatchNorm2d*>(&module)) norm->set_frozen(true);
+      if (auto* norm = dynamic_cast<apex::nn::BatchNorm*>(&module)) norm->set_frozen(true);
     });
   }
   return model;
