@@ -159,7 +159,7 @@ void print_lines(const std::string& group, const GroupDiff& d) {
   if (d.differences.size() > kShown) std::cout << "  ... and " << d.differences.size() - kShown << " more\n";
 }
 
-Json to_json(const std::string& group, const GroupDiff& d) {
+Json json_of(const std::string& group, const GroupDiff& d) {
   Json out;
   out["group"] = '/' + group;
   out["equal"] = d.differences.empty();
@@ -187,7 +187,7 @@ int diff(const Path& path_a, const Path& path_b, const DiffOptions& options) {
     document["second"] = b.path().string();
     document["equal"] = same;
     document["groups"] = Json::array();
-    for (const auto& [group, d] : comparison.result()) document["groups"].push_back(to_json(group, d));
+    for (const auto& [group, d] : comparison.result()) document["groups"].push_back(json_of(group, d));
     print(document);
   } else {
     std::cout << "first   " << a.path().string() << " (step " << a.step() << ")\nsecond  " << b.path().string()

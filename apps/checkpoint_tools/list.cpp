@@ -49,7 +49,7 @@ void print_line(const Entry& e) {
   std::cout << '\n';
 }
 
-Json to_json(const Entry& e) {
+Json json_of(const Entry& e) {
   Json out;
   out["file"] = e.file.path.string();
   out["step"] = e.file.step;
@@ -77,7 +77,7 @@ int list_directory(const Path& directory, bool json) {
     entry.best = best == file.path;
     code = std::max(code, entry.code);
     if (json)
-      document["checkpoints"].push_back(to_json(entry));
+      document["checkpoints"].push_back(json_of(entry));
     else
       print_line(entry);
   }

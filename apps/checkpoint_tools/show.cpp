@@ -86,14 +86,14 @@ void print_values(const io::CheckpointFile& file, const std::string& path, const
   std::cout << (t.numel() > kShown ? " ...\n" : "\n");
 }
 
-std::string to_text(const Statistics& s) {
+std::string text_of(const Statistics& s) {
   std::string out;
   if (s.finite > 0) out = concat("  min ", to_text(s.min), "  max ", to_text(s.max), "  mean ", to_text(s.mean));
   if (s.not_finite > 0) out += concat("  ", s.not_finite, " not finite");
   return out;
 }
 
-Json to_json(const Statistics& s) {
+Json json_of(const Statistics& s) {
   Json out;
   out["min"] = s.finite > 0 ? Json(s.min) : Json();
   out["max"] = s.finite > 0 ? Json(s.max) : Json();
@@ -112,7 +112,7 @@ void show_list(const io::CheckpointFile& file, const std::string& object, bool s
   for (const auto& [path, info] : file.datasets()) {
     if (!is_at_or_below(path, object)) continue;
     std::cout << '/' << path << "  " << describe(info) << "  xxh64 " << hash_text(info.xxh64);
-    if (stats && !info.strings) std::cout << to_text(statistics(file.read(path)));
+    if (stats && !info.strings) std::cout << text_of(statistics(file.read(path)));
     std::cout << '\n';
   }
 }
@@ -122,7 +122,7 @@ void show_dataset(const io::CheckpointFile& file, const std::string& path, bool 
   std::cout << '/' << path << "  " << describe(info) << ", " << bytes_text(info.bytes) << ", xxh64 "
             << hash_text(info.xxh64) << '\n';
   print_attributes(info.attributes, "  ");
-  if (stats && !info.strings) std::cout << to_text(statistics(file.read(path))) << '\n';
+  if (stats && !info.strings) std::cout << text_of(statistics(file.read(path))) << '\n';
   print_values(file, path, info);
 }
 
@@ -139,7 +139,7 @@ void show_json(const io::CheckpointFile& file, const std::string& object, bool s
   for (const auto& [path, info] : file.datasets()) {
     if (!is_at_or_below(path, object)) continue;
     auto entry = to_json(path, info);
-    if (stats && !info.strings) entry["stats"] = to_json(statistics(file.read(path)));
+    if (stats && !info.strings) entry["stats"] = json_of(statistics(file.read(path)));
     if (info.strings && path == object) entry["values"] = file.read_strings(path);
     document["datasets"].push_back(std::move(entry));
   }

@@ -53,7 +53,7 @@ void print_lines(const Verdict& v) {
               << bytes_text(v.bytes) << ")\n";
 }
 
-Json to_json(const Verdict& v) {
+Json json_of(const Verdict& v) {
   Json out;
   out["file"] = v.path.string();
   out["ok"] = v.problems.empty();
@@ -76,7 +76,7 @@ int verify(const std::vector<Path>& paths, const VerifyOptions& options) {
     const Verdict verdict = check(path, options.all);
     code = std::max(code, verdict.code);
     if (options.json)
-      document.push_back(to_json(verdict));
+      document.push_back(json_of(verdict));
     else
       print_lines(verdict);
   };

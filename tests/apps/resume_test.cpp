@@ -134,7 +134,7 @@ TEST_P(FirstGradients, AreThoseOfOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OnCpu, FirstGradients, ::testing::Values("f64", "f32", "f16", "bf16"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& c) { return std::string(c.param); });
 
 /// 4, then 2, then 3 ranks, in the middle of epochs: the samples of each step and the rates are those of one rank.
 TEST(Resume, FourThenTwoThenThreeRanks) {

@@ -11,6 +11,7 @@
 #include <xxhash.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -58,7 +59,8 @@ TEST(Child, AnEndlessLoopEnds) {
   const auto start = Clock::now();
   const auto [kind, text] = met(
       [] {
-        for (volatile unsigned i = 0;; i = i + 1) {}
+        std::atomic<unsigned> i{0};
+        for (;;) ++i;
       },
       1);
   EXPECT_EQ(kind, Kind::damaged);
@@ -100,14 +102,14 @@ class Forged : public ::testing::Test {
     config["yes"] = true;
     file = io::write_checkpoint(MPI_COMM_SELF, folder.path(), 5, tree).path;
     good = test::read_bytes(file);
-    std::sscanf(good.c_str(), "apex-checkpoint 1\nbytes %llu\nmetadata %llu", &bytes, &metadata);
+    std::sscanf(good.c_str(), "apex-checkpoint 1\nbytes %zu\nmetadata %zu", &bytes, &metadata);
   }
 
   /// With a head whose sums are right.
   std::string sealed(std::string text) const {
     const std::uint64_t sum = XXH64(text.data() + 512, metadata - 512, 0);
     std::array<char, 512> head{};
-    std::snprintf(head.data(), head.size(), "apex-checkpoint 1\nbytes %llu\nmetadata %llu\nxxh64 %016llx\n", bytes,
+    std::snprintf(head.data(), head.size(), "apex-checkpoint 1\nbytes %zu\nmetadata %zu\nxxh64 %016llx\n", bytes,
                   metadata, static_cast<unsigned long long>(sum));
     return text.replace(0, 512, head.data(), 512);
   }
@@ -132,7 +134,7 @@ class Forged : public ::testing::Test {
   test::Folder folder;
   std::filesystem::path file;
   std::string good;
-  unsigned long long bytes = 0, metadata = 0;
+  std::size_t bytes = 0, metadata = 0;
 };
 
 TEST_F(Forged, TheHeadIsUnderstood) {
