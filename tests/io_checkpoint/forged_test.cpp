@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <mpi.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -18,7 +19,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "../../io/src/checkpoint/child.hpp"
+#include "child.hpp"
 #include "sample_tree.hpp"
 
 namespace apex {
