@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "apex/collectives/mpi.hpp"
+#include "apex/core/standard_streams.hpp"
 #include "main_guard.hpp"
 #include "runtime.hpp"
 
@@ -70,6 +71,7 @@ Session::Session(const SessionOptions& options) : options_(with_environment(opti
 
 void Session::start(int* argc, char*** argv) {
   exceptions_at_start_ = std::uncaught_exceptions();
+  fill_standard_streams();
   check_options(options_);
   if (const auto problem = launcher_problem_before_mpi()) fail(Kind::data, *problem);
   int finalized = 0, initialized = 0;

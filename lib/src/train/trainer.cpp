@@ -112,7 +112,7 @@ int Trainer::run() {
     if (end == End::epoch) end = finish_epoch();
   }
   const bool described = saved_position_ == position_;
-  if (!described && (end == End::signal || interval_.count > 0)) save(false);
+  if (!described && (end == End::signal || interval_.count > 0)) save(false, Need::this_one);
   if (parts_.plans != nullptr) parts_.plans->save();
   reporter_->summary({.step = position_.step,
                       .train = train_time_,
@@ -216,7 +216,7 @@ Trainer::End Trainer::train_epoch() {
     }
     if (end == End::epoch && checkpoint_due_at_step()) {
       if (settle()) end = End::signal;
-      save(false);
+      save(false, end == End::signal ? Need::this_one : Need::any);
       clock.take();  // counted apart
     }
   }
@@ -281,7 +281,7 @@ Trainer::End Trainer::finish_epoch() {
   const bool last = position_.epoch >= parts_.options.epochs;
   const bool due = interval_.epochs ? position_.epoch % std::max<std::int64_t>(interval_.count, 1) == 0
                                     : position_.step % std::max<std::int64_t>(interval_.count, 1) == 0;
-  if (interval_.count > 0 && (due || last || improved)) save(improved);
+  if (interval_.count > 0 && (due || last || improved)) save(improved, last ? Need::this_one : Need::any);
   const bool stop = parts_.session.world().all_reduce(static_cast<std::int64_t>(StopSignals::caught() != 0),
                                                       dist::ReduceOp::max, "signal at the end of an epoch") != 0;
   return stop ? End::signal : End::epoch;
