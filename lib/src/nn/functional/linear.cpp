@@ -3,6 +3,7 @@
 #include "apex/kernels/conv.hpp"
 #include "apex/kernels/matmul.hpp"
 #include "common.hpp"
+#include "conv_gradients.hpp"
 
 namespace apex::nn::functional {
 
@@ -25,11 +26,21 @@ Tensor as_rows(const Tensor& x) {
   return reshape(x, {rows, x.size(-1)});
 }
 
+/// Out of differentiable ops.
+Gradients linear_gradients(const Tensor& dy, const Tensor& x, const Tensor& weight, std::span<const bool> needs) {
+  Gradients g(3);
+  if (needs[0]) g[0] = matmul(dy, weight);
+  if (needs[1]) g[1] = matmul(transpose(dy, 0, 1), x);
+  if (needs[2]) g[2] = sum(dy, {0});
+  return g;
+}
+
 Tensor linear_rows(const OpScope& op, const Tensor& x, const Tensor& weight, const Tensor& bias) {
   Tensor y = empty({x.size(0), weight.size(0)}, x.dtype(), x.device());
   kernels::linear_forward(x.context(), y.view(), x.view(), weight.view(), bias.view());
   return op.record(y, {x, weight, bias}, {{"x", x}, {"weight", weight}},
                    [x, weight](const Tensor& dy_in, std::span<const bool> needs) -> Gradients {
+                     if (grad_mode()) return linear_gradients(dy_in, x, weight, needs);
                      const Tensor dy = with_format(dy_in, MemoryFormat::contiguous);
                      Gradients g(3);
                      if (needs[0]) {
@@ -80,21 +91,22 @@ Tensor conv2d(const Tensor& x_in, const Tensor& weight_in, const Tensor& bias_in
   const MemoryFormat format = image.memory_format();
   Tensor y = empty(kernels::conv2d_output_sizes(image.sizes(), kernel.sizes(), options), x.dtype(), x.device(), format);
   kernels::conv2d_forward(x.context(), y.view(), image.view(), kernel.view(), bias.view(), options);
-  return op.record(y, {x, weight, bias}, {{"x", image}, {"weight", kernel}},
-                   [image, kernel, options, format](const Tensor& dy_in, std::span<const bool> needs) -> Gradients {
-                     const Tensor dy = with_format(dy_in, format);
-                     Gradients g(3);
-                     if (needs[1]) g[1] = empty_like(kernel);
-                     if (needs[2]) g[2] = empty({kernel.size(0)}, kernel.dtype(), kernel.device());
-                     if (needs[1] || needs[2])
-                       kernels::conv2d_backward_weight(dy.context(), g[1].view(), g[2].view(), dy.view(), image.view(),
-                                                       options);
-                     if (needs[0]) {
-                       g[0] = empty_like(image);
-                       kernels::conv2d_backward_data(dy.context(), g[0].view(), dy.view(), kernel.view(), options);
-                     }
-                     return g;
-                   });
+  return op.record(
+      y, {x, weight, bias}, {{"x", image}, {"weight", kernel}},
+      [x, weight, image, kernel, options, format](const Tensor& dy_in, std::span<const bool> needs) -> Gradients {
+        if (grad_mode()) return conv2d_gradients(dy_in, x, weight, options, needs);
+        const Tensor dy = with_format(dy_in, format);
+        Gradients g(3);
+        if (needs[1]) g[1] = empty_like(kernel);
+        if (needs[2]) g[2] = empty({kernel.size(0)}, kernel.dtype(), kernel.device());
+        if (needs[1] || needs[2])
+          kernels::conv2d_backward_weight(dy.context(), g[1].view(), g[2].view(), dy.view(), image.view(), options);
+        if (needs[0]) {
+          g[0] = empty_like(image);
+          kernels::conv2d_backward_data(dy.context(), g[0].view(), dy.view(), kernel.view(), options);
+        }
+        return g;
+      });
 }
 
 }  // namespace apex::nn::functional
