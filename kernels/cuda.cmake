@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The CUDA half of the kernels. One file an op family; few instantiations a file keep the build short.
 target_sources(apex_kernels PRIVATE
+  src/cuda/activation.cu
+  src/cuda/activation_backward.cu
   src/cuda/argmax.cu
   src/cuda/batch_norm.cu
   src/cuda/batch_norm_bf16.cu
@@ -28,12 +30,15 @@ target_sources(apex_kernels PRIVATE
   src/cuda/handles.cpp
   src/cuda/image.cu
   src/cuda/image_resize.cu
+  src/cuda/loss.cu
+  src/cuda/loss_backward.cu
   src/cuda/matmul.cpp
   src/cuda/multi_tensor_axpby.cu
   src/cuda/multi_tensor_flatten.cu
   src/cuda/multi_tensor_norm.cu
   src/cuda/multi_tensor_scale.cu
   src/cuda/multi_tensor_sgd.cu
+  src/cuda/nll_loss.cu
   src/cuda/pool_average.cu
   src/cuda/pool_max.cu
   src/cuda/random.cu

@@ -11,11 +11,14 @@ add_library(apex_autograd OBJECT
   src/autograd/ops.cpp
   src/autograd/tape.cpp
   src/models/resnet.cpp
+  src/nn/functional/activation.cpp
   src/nn/functional/arithmetic.cpp
   src/nn/functional/batch_norm.cpp
   src/nn/functional/conv.cpp
+  src/nn/functional/dropout.cpp
   src/nn/functional/linear.cpp
   src/nn/functional/loss.cpp
+  src/nn/functional/pointwise_loss.cpp
   src/nn/functional/pool.cpp
   src/nn/functional/reduce.cpp
   src/nn/functional/shape.cpp

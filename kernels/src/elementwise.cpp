@@ -54,6 +54,7 @@ const char* name_of(UnaryOp op) noexcept {
     case UnaryOp::tanh: return "tanh";
     case UnaryOp::sigmoid: return "sigmoid";
     case UnaryOp::relu: return "relu";
+    case UnaryOp::erf: return "erf";
   }
   return "unknown";
 }
@@ -63,6 +64,7 @@ Saves saves_of(UnaryOp op) noexcept {
     case UnaryOp::neg:
     case UnaryOp::sign: return Saves::nothing;
     case UnaryOp::abs:
+    case UnaryOp::erf:
     case UnaryOp::log:
     case UnaryOp::square: return Saves::input;
     default: return Saves::output;

@@ -3,6 +3,7 @@
 #include "apex/kernels/elementwise.hpp"
 
 #include <limits>
+#include <numbers>
 
 #include "apex/kernels/copy.hpp"
 #include "apex/kernels/reduce.hpp"
@@ -47,12 +48,13 @@ double reference(UnaryOp op, double x) {
     case UnaryOp::tanh: return std::tanh(x);
     case UnaryOp::sigmoid: return 1 / (1 + std::exp(-x));
     case UnaryOp::relu: return std::isnan(x) ? x : std::max(x, 0.0);
+    case UnaryOp::erf: return std::erf(x);
   }
   return 0;
 }
-constexpr UnaryOp kUnary[] = {UnaryOp::neg,    UnaryOp::abs,  UnaryOp::sign,    UnaryOp::exp,
-                              UnaryOp::log,    UnaryOp::sqrt, UnaryOp::rsqrt,   UnaryOp::reciprocal,
-                              UnaryOp::square, UnaryOp::tanh, UnaryOp::sigmoid, UnaryOp::relu};
+constexpr UnaryOp kUnary[] = {UnaryOp::neg,     UnaryOp::abs,   UnaryOp::sign,       UnaryOp::exp,    UnaryOp::log,
+                              UnaryOp::sqrt,    UnaryOp::rsqrt, UnaryOp::reciprocal, UnaryOp::square, UnaryOp::tanh,
+                              UnaryOp::sigmoid, UnaryOp::relu,  UnaryOp::erf};
 
 /// a op b element by element, both already broadcast to one shape.
 std::vector<double> zip(const Tensor& a, const Tensor& b, const std::function<double(double, double)>& f) {
@@ -237,6 +239,13 @@ TEST(Unary, SpecialValues) {
   EXPECT_TRUE(test::close(y, {0, 1, std::nan(""), 0.5, 0, 1}, {0, 1e-30}));
   kernels::unary(test::context(), y.view(), x.view(), UnaryOp::tanh);
   EXPECT_TRUE(test::equal(y, {-1, 1, std::nan(""), 0, -1, 1}));
+  kernels::unary(test::context(), y.view(), x.view(), UnaryOp::erf);
+  EXPECT_TRUE(test::equal(y, {-1, 1, std::nan(""), 0, -1, 1}));
+  kernels::unary(test::context(), y.view(), x.view(), UnaryOp::exp);
+  EXPECT_TRUE(test::equal(y, {0, INFINITY, std::nan(""), 1, 0, INFINITY}));
+  kernels::unary(test::context(), y.view(), x.view(), UnaryOp::log);
+  EXPECT_TRUE(test::close(y, {std::nan(""), INFINITY, std::nan(""), -INFINITY, std::nan(""), std::log(200.0)},
+                          test::forward_tolerance(DType::f32)));
   kernels::unary(test::context(), y.view(), x.view(), UnaryOp::rsqrt);
   EXPECT_TRUE(std::isinf(test::to_f64(y)[3]));
   const Tensor i = test::values<std::int64_t>({3}, {-4, 0, 9}), j = test::make({3}, DType::i64);
@@ -248,6 +257,27 @@ TEST(Unary, SpecialValues) {
       throws(Kind::unsupported, "exp", [&] { kernels::unary(test::context(), j.view(), i.view(), UnaryOp::exp); }));
   EXPECT_TRUE(
       throws(Kind::argument, "x is i64", [&] { kernels::unary(test::context(), y.view(), i.view(), UnaryOp::exp); }));
+}
+
+TEST(Unary, FunctionsOfF32OverTheirWholeRange) {
+  const std::int64_t n = 20001;
+  const struct {
+    UnaryOp op;
+    double low, high;
+  } ranges[] = {{UnaryOp::exp, -103, 88.5}, {UnaryOp::tanh, -12, 12},    {UnaryOp::sigmoid, -88, 80},
+                {UnaryOp::erf, -6, 6},      {UnaryOp::erf, -1e-3, 1e-3}, {UnaryOp::tanh, -1e-3, 1e-3}};
+  const auto check = [&](UnaryOp op, const std::function<double(std::int64_t)>& at) {
+    const Tensor x = test::from_function({n}, DType::f32, test::device(), at), y = test::fresh({n}, DType::f32);
+    kernels::unary(test::context(), y.view(), x.view(), op);
+    const auto xs = test::to_f64(x), got = test::to_f64(y);
+    for (std::size_t i = 0; i < xs.size(); ++i) {
+      const double want = reference(op, xs[i]);
+      ASSERT_NEAR(got[i], want, 5e-7 * std::fabs(want) + 2e-45) << name_of(op) << " at " << xs[i];
+    }
+  };
+  for (const auto& r : ranges)
+    check(r.op, [&](std::int64_t i) { return r.low + (r.high - r.low) * static_cast<double>(i) / (n - 1); });
+  check(UnaryOp::log, [](std::int64_t i) { return std::exp2(-148.5 + 276.0 * static_cast<double>(i) / (n - 1)); });
 }
 
 TEST(Unary, GradientsMatchDifferences) {
@@ -406,6 +436,7 @@ double reference_backward(UnaryOp op, double g, double v) {
     case UnaryOp::tanh: return g * (1 - v * v);
     case UnaryOp::sigmoid: return g * v * (1 - v);
     case UnaryOp::relu: return v > 0 ? g : 0;
+    case UnaryOp::erf: return g * 2 / std::sqrt(std::numbers::pi) * std::exp(-v * v);
   }
   return 0;
 }

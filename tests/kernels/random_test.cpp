@@ -149,6 +149,24 @@ TEST(Random, SameOnEveryDevice) {
       }
 }
 
+TEST(Random, TheOffsetMayLieOnTheDevice) {
+  const Tensor base = test::values<std::int64_t>({1}, {(std::int64_t{1} << 33) + 5}),
+               x = test::uniform({3, 41}, DType::f32, test::device(), 1), want = test::make({3, 41}),
+               got = test::make({3, 41});
+  const kernels::RandomState whole{.seed = 3, .offset = (std::uint64_t{1} << 33) + 7},
+      parts{.seed = 3, .offset = 2, .base = base.data<std::int64_t>()};
+  const auto same = [&](const std::function<void(const Tensor&, const kernels::RandomState&)>& draw) {
+    draw(want, whole);
+    draw(got, parts);
+    return test::to_f64(want) == test::to_f64(got);
+  };
+  const auto ctx = test::context();
+  EXPECT_TRUE(same([&](const Tensor& t, const auto& s) { kernels::uniform(ctx, t.view(), 0, 1, s); }));
+  EXPECT_TRUE(same([&](const Tensor& t, const auto& s) { kernels::normal(ctx, t.view(), 0, 1, s); }));
+  EXPECT_TRUE(same([&](const Tensor& t, const auto& s) { kernels::bernoulli(ctx, t.view(), 0.5, s); }));
+  EXPECT_TRUE(same([&](const Tensor& t, const auto& s) { kernels::dropout(ctx, t.view(), {}, x.view(), 0.5, s); }));
+}
+
 TEST(Random, BernoulliEveryType) {
   for (const auto dtype :
        {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8, DType::boolean}) {

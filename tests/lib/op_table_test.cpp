@@ -41,6 +41,15 @@ const std::map<Op, std::function<Tensor(const Tensor& x, const Tensor& other)>>&
       {Op::tanh, [](const Tensor& x, const Tensor&) { return F::tanh(x); }},
       {Op::sigmoid, [](const Tensor& x, const Tensor&) { return F::sigmoid(x); }},
       {Op::relu, [](const Tensor& x, const Tensor&) { return F::relu(x); }},
+      {Op::erf, [](const Tensor& x, const Tensor&) { return F::erf(x); }},
+      {Op::gelu, [](const Tensor& x, const Tensor&) { return F::gelu(x); }},
+      {Op::silu, [](const Tensor& x, const Tensor&) { return F::silu(x); }},
+      {Op::leaky_relu, [](const Tensor& x, const Tensor&) { return F::leaky_relu(x); }},
+      {Op::elu, [](const Tensor& x, const Tensor&) { return F::elu(x); }},
+      {Op::softplus, [](const Tensor& x, const Tensor&) { return F::softplus(x); }},
+      {Op::clamp, [](const Tensor& x, const Tensor&) { return F::clamp(x, 0.8, 1.9); }},
+      {Op::hardtanh, [](const Tensor& x, const Tensor&) { return F::hardtanh(x, 0.8, 1.9); }},
+      {Op::log_sigmoid, [](const Tensor& x, const Tensor&) { return F::log_sigmoid(x); }},
       {Op::sum, [](const Tensor& x, const Tensor&) { return F::sum(x, {0}); }},
       {Op::mean, [](const Tensor& x, const Tensor&) { return F::mean(x, {1}); }},
       {Op::reshape, [](const Tensor& x, const Tensor&) { return F::reshape(x, {-1}); }},
@@ -86,6 +95,21 @@ const std::map<Op, std::function<Tensor(const Tensor& x, const Tensor& other)>>&
        [](const Tensor& x, const Tensor&) {
          return F::cross_entropy(F::reshape(x, {2, 8}), labels);
        }},
+      {Op::nll_loss,
+       [](const Tensor& x, const Tensor&) {
+         return F::nll_loss(F::reshape(x, {2, 8}), labels);
+       }},
+      {Op::mse_loss, [](const Tensor& x, const Tensor& o) { return F::mse_loss(x, o); }},
+      {Op::l1_loss, [](const Tensor& x, const Tensor& o) { return F::l1_loss(x, o); }},
+      {Op::smooth_l1_loss, [](const Tensor& x, const Tensor& o) { return F::smooth_l1_loss(x, o); }},
+      {Op::huber_loss, [](const Tensor& x, const Tensor& o) { return F::huber_loss(x, o); }},
+      {Op::binary_cross_entropy,
+       [](const Tensor& x, const Tensor& o) {
+         return F::binary_cross_entropy(is_floating(x.dtype()) ? F::scale(x, 0.3) : x, o);
+       }},
+      {Op::binary_cross_entropy_with_logits,
+       [](const Tensor& x, const Tensor& o) { return F::binary_cross_entropy_with_logits(x, o); }},
+      {Op::kl_div, [](const Tensor& x, const Tensor& o) { return F::kl_div(x, o); }},
       {Op::dropout,
        [](const Tensor& x, const Tensor&) {
          Generator g{1, 0};

@@ -14,10 +14,12 @@ namespace {
 /// The words of one call, by position; neighbours share one evaluation of Philox.
 class Words {
  public:
-  explicit Words(const RandomState& s)
-      : key_{{static_cast<std::uint32_t>(s.seed),
-              static_cast<std::uint32_t>(s.seed >> 32) ^ static_cast<std::uint32_t>(s.offset >> 32)}},
-        offset_(static_cast<std::uint32_t>(s.offset)) {}
+  explicit Words(const RandomState& s) {
+    const std::uint64_t offset = s.offset + (s.base == nullptr ? 0 : static_cast<std::uint64_t>(*s.base));
+    key_ = {{static_cast<std::uint32_t>(s.seed),
+             static_cast<std::uint32_t>(s.seed >> 32) ^ static_cast<std::uint32_t>(offset >> 32)}};
+    offset_ = static_cast<std::uint32_t>(offset);
+  }
 
   std::uint32_t at(std::uint64_t e) {
     load(e / 4);
@@ -39,8 +41,8 @@ class Words {
         {{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0x80000000u, offset_}}, key_);
     loaded_ = block;
   }
-  Philox4x32::Key key_;
-  std::uint32_t offset_;
+  Philox4x32::Key key_{};
+  std::uint32_t offset_ = 0;
   std::uint64_t loaded_ = ~std::uint64_t{0};
   Philox4x32::Counter block_{};
 };

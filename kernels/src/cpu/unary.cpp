@@ -1,9 +1,11 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
 #include <cmath>
+#include <numbers>
 
 #include "../elementwise_impl.hpp"
 #include "map.hpp"
+#include "vector_math.hpp"
 
 namespace apex::kernels::cpu {
 namespace {
@@ -30,15 +32,16 @@ void unary_floating(T* out, const T* x, const Loop<2>& loop, UnaryOp op) {
     case UnaryOp::neg: return run([](C v) { return -v; });
     case UnaryOp::abs: return run([](C v) { return std::abs(v); });
     case UnaryOp::sign: return run([](C v) { return v > C(0) ? C(1) : v < C(0) ? C(-1) : v; });
-    case UnaryOp::exp: return run([](C v) { return std::exp(v); });
-    case UnaryOp::log: return run([](C v) { return std::log(v); });
+    case UnaryOp::exp: return run([](C v) { return vm::exp(v); });
+    case UnaryOp::log: return run([](C v) { return vm::log(v); });
     case UnaryOp::sqrt: return run([](C v) { return std::sqrt(v); });
     case UnaryOp::rsqrt: return run([](C v) { return C(1) / std::sqrt(v); });
     case UnaryOp::reciprocal: return run([](C v) { return C(1) / v; });
     case UnaryOp::square: return run([](C v) { return v * v; });
-    case UnaryOp::tanh: return run([](C v) { return std::tanh(v); });
-    case UnaryOp::sigmoid: return run([](C v) { return C(1) / (C(1) + std::exp(-v)); });
+    case UnaryOp::tanh: return run([](C v) { return vm::tanh(v); });
+    case UnaryOp::sigmoid: return run([](C v) { return vm::sigmoid(v); });
     case UnaryOp::relu: return run([](C v) { return v <= C(0) ? C(0) : v; });
+    case UnaryOp::erf: return run([](C v) { return vm::erf(v); });
   }
 }
 
@@ -59,6 +62,7 @@ void unary_backward_typed(T* dx, const T* dy, const T* saved, const Loop<3>& loo
     case UnaryOp::tanh: return run([](C g, C y) { return g * (C(1) - y * y); });
     case UnaryOp::sigmoid: return run([](C g, C y) { return g * y * (C(1) - y); });
     case UnaryOp::relu: return run([](C g, C y) { return y > C(0) ? g : C(0); });
+    case UnaryOp::erf: return run([](C g, C x) { return g * C(2 * std::numbers::inv_sqrtpi) * vm::exp(-x * x); });
   }
 }
 

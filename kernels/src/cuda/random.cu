@@ -22,8 +22,8 @@ struct Positions {
   std::int64_t row_stride[N];
   std::int64_t tasks;  // groups of four positions that may touch a row
   bool together;       // whole groups lie at aligned addresses in every operand
-  Philox4x32::Key key;
-  std::uint32_t offset;
+  std::uint64_t seed, offset;
+  const std::int64_t* base;  // of the offset; may be null
 };
 
 /// G gives one(words, lane, addresses) and, where `together`, four(words, address).
@@ -34,8 +34,12 @@ __global__ void __launch_bounds__(kThreads) draw(G g, Positions<N> s) {
   if (row >= s.rows || task - row * s.tasks >= s.tasks) return;
   const auto begin = static_cast<std::uint64_t>((s.first + row * s.stride) * s.length);
   const std::uint64_t block = begin / 4 + static_cast<std::uint64_t>(task - row * s.tasks);
-  const auto words = Philox4x32::generate(
-      {{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0x80000000u, s.offset}}, s.key);
+  const std::uint64_t offset = s.offset + (s.base == nullptr ? 0 : static_cast<std::uint64_t>(*s.base));
+  const auto words =
+      Philox4x32::generate({{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0x80000000u,
+                             static_cast<std::uint32_t>(offset)}},
+                           {{static_cast<std::uint32_t>(s.seed),
+                             static_cast<std::uint32_t>(s.seed >> 32) ^ static_cast<std::uint32_t>(offset >> 32)}});
   const auto i = static_cast<std::int64_t>(block * 4 - begin);  // where the group starts in the row; may be before it
   if (s.together && i + 4 <= s.length) {
     g.four(words, i);
@@ -67,9 +71,9 @@ Positions<N> positions(const Dims& sizes, const std::array<Dims, N>& strides, co
   s.tasks = whole ? ceil_div(s.length, 4) : s.length / 4 + 2;
   s.together = whole && s.row.rank == 1;
   for (int k = 0; k < N; ++k) s.together = s.together && s.row.stride[k][0] == 1;
-  s.key = {{static_cast<std::uint32_t>(state.seed),
-            static_cast<std::uint32_t>(state.seed >> 32) ^ static_cast<std::uint32_t>(state.offset >> 32)}};
-  s.offset = static_cast<std::uint32_t>(state.offset);
+  s.seed = state.seed;
+  s.offset = state.offset;
+  s.base = state.base;
   return s;
 }
 

@@ -39,6 +39,7 @@ struct Own {
     if constexpr (kOp == UnaryOp::tanh) return tanh(v);
     if constexpr (kOp == UnaryOp::sigmoid) return C(1) / (C(1) + exp(-v));
     if constexpr (kOp == UnaryOp::relu) return relu(v);
+    if constexpr (kOp == UnaryOp::erf) return erf(v);
   }
 };
 
@@ -55,6 +56,7 @@ struct Any {
       case UnaryOp::reciprocal: return Own<UnaryOp::reciprocal>{}(v);
       case UnaryOp::tanh: return Own<UnaryOp::tanh>{}(v);
       case UnaryOp::sigmoid: return Own<UnaryOp::sigmoid>{}(v);
+      case UnaryOp::erf: return Own<UnaryOp::erf>{}(v);
       default: return Light{op}(v);
     }
   }
@@ -70,6 +72,7 @@ void visit_unary(UnaryOp op, F&& f) {
     case UnaryOp::reciprocal: return f(Own<UnaryOp::reciprocal>{});
     case UnaryOp::tanh: return f(Own<UnaryOp::tanh>{});
     case UnaryOp::sigmoid: return f(Own<UnaryOp::sigmoid>{});
+    case UnaryOp::erf: return f(Own<UnaryOp::erf>{});
     case UnaryOp::relu: return f(Own<UnaryOp::relu>{});  // every network's: a kernel of its own
     default: return f(Light{op});
   }

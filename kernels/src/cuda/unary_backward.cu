@@ -6,7 +6,7 @@
 namespace apex::kernels::cuda {
 namespace {
 
-/// From dy and what was saved. Nothing here computes much, so the op is chosen on the device.
+/// From dy and what was saved. Hardly anything here computes much, so the op is chosen on the device.
 struct Backward {
   UnaryOp op;
   template <class C>
@@ -23,7 +23,8 @@ struct Backward {
       case UnaryOp::square: return C(2) * g * v;
       case UnaryOp::tanh: return g * (C(1) - v * v);
       case UnaryOp::sigmoid: return g * v * (C(1) - v);
-      default: return v > C(0) ? g : C(0);  // relu
+      case UnaryOp::erf: return g * C(1.1283791670955126) * exp(-v * v);  // 2 / sqrt(pi)
+      default: return v > C(0) ? g : C(0);                                // relu
     }
   }
 };

@@ -36,7 +36,9 @@ void set_grad(const Tensor& t, const Tensor& value);
 
 struct BackwardOptions {
   bool retain_graph = false;  ///< keep what the nodes saved, so that backward may run again over them
-  bool create_graph = false;  ///< record the backward itself (implies retain_graph); see OpRow::double_differentiable
+  /// Record the backward itself (implies retain_graph); see OpRow::double_differentiable. Each leaf's gradient then
+  /// holds a graph that holds the leaf: set_grad(leaf, {}) or zero_grad frees them; grad() below has no such cycle.
+  bool create_graph = false;
 };
 
 /// Adds d root / d leaf, times `gradient`, to the `.grad` of every leaf reachable from `root`.
@@ -55,6 +57,23 @@ struct BackwardOptions {
 void backward(const Tensor& root, const Tensor& gradient = {}, const BackwardOptions& options = {});
 /// The same from several roots in one pass. `gradients` is empty or has one entry (maybe undefined) for each root.
 void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, const BackwardOptions& options = {});
+
+struct GradOptions {
+  bool retain_graph = false;
+  bool create_graph = false;  ///< the results can be differentiated again (implies retain_graph)
+  bool allow_unused = false;  ///< an input that the outputs do not depend on gives an undefined tensor, not an error
+};
+
+/// d outputs / d inputs, summed over the outputs and times `gradients`: returned, one for each input, and added to no
+/// `.grad`. Inputs are leaves or results of ops. Only what lies between inputs and outputs is run, and only there is
+/// released what nodes saved. Hooks of add_grad_hook are called, post-accumulate hooks are not. Unlike
+/// backward(create_graph), whose leaves then hold gradients that hold the leaves, this leaves no cycle behind: all is
+/// freed with the last handle.
+/// @throws what backward throws, and Kind::state for an input that requires no gradient or that no output depends on
+std::vector<Tensor> grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs,
+                         std::span<const Tensor> gradients = {}, const GradOptions& options = {});
+/// The same of one output by one input.
+Tensor grad(const Tensor& output, const Tensor& input, const Tensor& gradient = {}, const GradOptions& options = {});
 
 /// Whether ops on this thread record.
 bool grad_mode() noexcept;

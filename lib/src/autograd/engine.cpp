@@ -112,10 +112,71 @@ struct Reach {
   std::unordered_set<const Node*> seen_;
 };
 
+[[noreturn]] void fail_released(const char* op) {
+  fail(Kind::state, concat("backward: what '", op, "' saved was released by an earlier backward; ",
+                           "pass retain_graph to run backward over it again"));
+}
+
+/// What a grad() call asks for, and which nodes lie on the way there.
+class Wanted {
+ public:
+  explicit Wanted(std::span<const Tensor> inputs) {
+    for (const Tensor& t : inputs) {
+      edges_.push_back(edge_to(t));
+      if (edges_.back().node) outputs_[edges_.back().node.get()].resize(edges_.back().node->outputs.size());
+      if (edges_.back().leaf.defined()) leaves_.try_emplace(t.id());
+    }
+  }
+  /// `nodes`: newest first, so that all of a node's inputs come after it.
+  void find_useful(const std::vector<std::shared_ptr<Node>>& nodes) {
+    for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+      if ((*node)->released) released_ = (*node)->name;
+      for (const Edge& edge : (*node)->edges)
+        if (leads_on(edge)) useful_.insert(node->get());
+    }
+  }
+  /// Whether a gradient is wanted there, or of something further on.
+  bool leads_on(const Edge& edge) const {
+    if (edge.leaf.defined()) return leaves_.contains(edge.leaf.id());
+    if (!edge.node) return false;
+    return useful_.contains(edge.node.get()) || outputs_.contains(edge.node.get());
+  }
+  bool useful(const Node& node) const { return useful_.contains(&node); }
+
+  void keep(const Node& node, std::vector<Tensor>& grads) {
+    const auto found = outputs_.find(&node);
+    if (found == outputs_.end()) return;
+    for (std::size_t i = 0; i < grads.size(); ++i) found->second[i] = grads[i];
+  }
+  void keep(const Tensor& leaf, Tensor g) { leaves_.at(leaf.id()) = std::move(g); }
+
+  std::vector<Tensor> results(bool allow_unused) const {
+    std::vector<Tensor> out;
+    for (const Edge& edge : edges_) {
+      out.push_back(edge.node ? outputs_.at(edge.node.get())[static_cast<std::size_t>(edge.output)]
+                              : leaves_.at(edge.leaf.id()));
+      if (!out.back().defined() && released_ != nullptr) fail_released(released_);  // what lay behind is not known
+      if (!out.back().defined() && !allow_unused)
+        fail(Kind::state,
+             concat("grad: no output depends on input ", out.size() - 1, "; with allow_unused it gives no tensor"));
+    }
+    return out;
+  }
+
+ private:
+  std::vector<Edge> edges_;
+  std::unordered_map<const Node*, std::vector<Tensor>> outputs_;
+  std::unordered_map<const void*, Tensor> leaves_;
+  std::unordered_set<const Node*> useful_;
+  const char* released_ = nullptr;  ///< a node on the way whose edges are gone
+};
+
 /// One backward call.
 class Pass {
  public:
-  explicit Pass(const BackwardOptions& options) : options_(options), outer_(std::exchange(current_, this)) {}
+  /// With `wanted`: a grad() call.
+  explicit Pass(const BackwardOptions& options, Wanted* wanted = nullptr)
+      : options_(options), wanted_(wanted), outer_(std::exchange(current_, this)) {}
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
   ~Pass() { current_ = outer_; }
@@ -129,6 +190,7 @@ class Pass {
     }
     reach_.complete();
     reach_.sort();
+    if (wanted_ != nullptr) wanted_->find_useful(reach_.nodes);
     const bool before = exchange_grad_mode(options_.create_graph);
     try {
       for (std::size_t i = 0; i < roots.size(); ++i) deliver(edges[i], gradients[i]);
@@ -150,8 +212,11 @@ class Pass {
   static Pass* current() { return current_; }
 
  private:
+  bool needed(const Edge& edge) const { return wanted_ == nullptr ? edge.needed() : wanted_->leads_on(edge); }
+
   /// Hands a gradient (maybe undefined) on to where the edge leads.
   void deliver(const Edge& edge, Tensor g) {
+    if (!needed(edge)) return;
     if (edge.node) {
       Incoming& incoming = pending_[edge.node.get()];
       if (incoming.grads.empty()) incoming.grads.resize(edge.node->outputs.size());
@@ -188,8 +253,10 @@ class Pass {
     if (g.defined()) {
       check_gradient(g, meta_of(leaf), "the gradient of a leaf that was converted since the forward pass");
       g = run_grad_hooks(slot_of(leaf).grad_hooks, std::move(g), meta_of(leaf));
+      if (wanted_ != nullptr) return wanted_->keep(leaf, std::move(g));
       add_to_leaf(leaf, std::move(g));
     }
+    if (wanted_ != nullptr) return;
     const auto& hooks = slot_of(leaf).leaf_hooks;
     if (!hooks) return;
     const auto entries = hooks->entries;
@@ -199,6 +266,12 @@ class Pass {
   void visit(std::shared_ptr<Node> node) {
     auto incoming = take_gradients(*node);
     const auto& grads = incoming.grads;
+    if (wanted_ != nullptr) {
+      for (std::size_t i = 0; i < incoming.more.size(); ++i)
+        if (incoming.more[i].defined()) add_gradient(incoming.grads[i], std::exchange(incoming.more[i], {}));
+      wanted_->keep(*node, incoming.grads);
+      if (!wanted_->useful(*node)) return;
+    }
     const bool any = std::any_of(grads.begin(), grads.end(), [](const Tensor& g) { return g.defined(); });
     Gradients results(node->edges.size());
     auto edges = node->edges;
@@ -226,13 +299,11 @@ class Pass {
 
   Gradients call(const std::shared_ptr<Node>& node, Incoming& terms) {
     std::vector<Tensor>& grads = terms.grads;
-    if (node->released)
-      fail(Kind::state, concat("backward: what '", node->name, "' saved was released by an earlier backward; ",
-                               "pass retain_graph to run backward over it again"));
+    if (node->released) fail_released(node->name);
     check_versions(*node);
     const auto count = node->edges.size();
     const auto needs = std::make_unique<bool[]>(count);
-    for (std::size_t i = 0; i < count; ++i) needs[i] = node->edges[i].needed();
+    for (std::size_t i = 0; i < count; ++i) needs[i] = needed(node->edges[i]);
 
     const bool differentiable = options_.create_graph && node->double_differentiable;
     const std::vector<Tensor> incoming = options_.create_graph ? grads : std::vector<Tensor>{};
@@ -247,6 +318,8 @@ class Pass {
       throw;
     }
     exchange_grad_mode(before);
+    for (std::size_t i = 0; i < std::min(count, results.size()); ++i)
+      if (!needs[i]) results[i] = Tensor();
     check_results(*node, results);
     if (options_.create_graph && !differentiable) forbid_second(*node, incoming, results);
     return results;
@@ -265,7 +338,6 @@ class Pass {
       fail(Kind::state, concat("backward: '", node.name, "' returned ", results.size(), " gradients for ",
                                node.edges.size(), " inputs"));
     for (std::size_t i = 0; i < results.size(); ++i) {
-      if (!node.edges[i].needed()) results[i] = Tensor();
       if (results[i].defined())
         check_gradient(results[i], node.inputs[i], concat("the gradient of input ", i, " of '", node.name, '\''));
     }
@@ -291,6 +363,7 @@ class Pass {
   }
 
   BackwardOptions options_;
+  Wanted* wanted_;
   Pass* outer_;
   Reach reach_;
   std::unordered_map<const Node*, Incoming> pending_;
@@ -328,6 +401,25 @@ void backward(std::span<const Tensor> roots, std::span<const Tensor> gradients, 
   for (std::size_t i = 0; i < roots.size(); ++i)
     first.push_back(first_gradient(roots[i], gradients.empty() ? Tensor() : gradients[i]));
   Pass(options).run(roots, first);
+}
+
+std::vector<Tensor> grad(std::span<const Tensor> outputs, std::span<const Tensor> inputs,
+                         std::span<const Tensor> gradients, const GradOptions& options) {
+  if (!gradients.empty() && gradients.size() != outputs.size())
+    fail(Kind::argument, concat("grad: ", gradients.size(), " gradients for ", outputs.size(), " outputs"));
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (!inputs[i].defined() || !requires_grad(inputs[i]))
+      fail(Kind::state, concat("grad: input ", i, " requires no gradient"));
+  std::vector<Tensor> first;
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    first.push_back(first_gradient(outputs[i], gradients.empty() ? Tensor() : gradients[i]));
+  Wanted wanted(inputs);
+  Pass({.retain_graph = options.retain_graph, .create_graph = options.create_graph}, &wanted).run(outputs, first);
+  return wanted.results(options.allow_unused);
+}
+
+Tensor grad(const Tensor& output, const Tensor& input, const Tensor& gradient, const GradOptions& options) {
+  return grad(std::span(&output, 1), std::span(&input, 1), std::span(&gradient, 1), options)[0];
 }
 
 void queue_backward_callback(std::function<void()> callback) {

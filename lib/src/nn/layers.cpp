@@ -175,10 +175,19 @@ Tensor AvgPool2d::forward(const Tensor& x) { return functional::avg_pool2d(x, op
 Tensor AdaptiveAvgPool2d::forward(const Tensor& x) { return functional::adaptive_avg_pool2d(x, output_); }
 Tensor Flatten::forward(const Tensor& x) { return functional::flatten(x, start_, end_); }
 
-Dropout::Dropout(double p, Generator& generator) : p_(p), generator_(&generator) {
-  if (!(p >= 0.0 && p <= 1.0)) fail(Kind::argument, concat("Dropout: p = ", p, " is not in [0, 1]"));
+namespace {
+double checked_probability(const char* layer, double p) {
+  if (!(p >= 0.0 && p <= 1.0)) fail(Kind::argument, concat(layer, ": p = ", p, " is not in [0, 1]"));
+  return p;
 }
+}  // namespace
+
+Dropout::Dropout(double p, Generator& generator) : p_(checked_probability("Dropout", p)), generator_(&generator) {}
 Tensor Dropout::forward(const Tensor& x) { return functional::dropout(x, p_, is_training(), *generator_); }
+
+Dropout2d::Dropout2d(double p, Generator& generator)
+    : p_(checked_probability("Dropout2d", p)), generator_(&generator) {}
+Tensor Dropout2d::forward(const Tensor& x) { return functional::dropout2d(x, p_, is_training(), *generator_); }
 
 void Sequential::push_back(std::shared_ptr<Module> module) {
   register_module(std::to_string(children().size()), std::move(module));

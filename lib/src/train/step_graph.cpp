@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "../device_offset.hpp"
 #include "apex/core/error.hpp"
+#include "apex/kernels/copy.hpp"
 #include "apex/random.hpp"
 #ifdef APEX_HAS_CUDA
 #include "cuda/captured_graph.hpp"
@@ -30,6 +32,9 @@ struct StepGraph::Impl {
     std::int64_t last_used = 0;
     std::unique_ptr<CapturedGraph> graph;
     std::vector<Tensor> written;
+    Tensor offset;            ///< of the generator, read by the graph; undefined when it draws nothing
+    std::uint64_t seed = 0;   ///< of the generator when the graph was captured
+    std::uint64_t draws = 0;  ///< calls in a step that draw
   };
 
   Device device;
@@ -41,7 +46,6 @@ struct StepGraph::Impl {
   const CapturedGraph* last = nullptr;
 
   Entry& entry_of(const std::string& key);
-  void run_eagerly(const std::function<void()>& body);
   bool capture(Entry& entry, const std::function<void()>& body);
   void launch(Entry& entry);
   void give_up(const std::string& reason);
@@ -67,21 +71,22 @@ void StepGraph::Impl::give_up(const std::string& reason) {
   entries.clear();
 }
 
-void StepGraph::Impl::run_eagerly(const std::function<void()>& body) {
-  const Generator before = default_generator();
-  body();
-  if (why_not.empty() && device.is_cuda() && !(default_generator() == before))
-    give_up("it draws random numbers (dropout), whose offset is kept on the host");
-}
-
 #ifdef APEX_HAS_CUDA
 
 bool StepGraph::Impl::capture(Entry& entry, const std::function<void()>& body) {
   cuda::trim(device);  // waits for the device, or eager and graph memory add up
-  const Generator before = default_generator();
-  auto attempt = CapturedGraph::capture(Context::current(device), body);
+  Generator& generator = default_generator();
+  const Generator before = generator;
+  const Tensor offset = empty({1}, DType::i64, device);
+  auto attempt = [&] {
+    const detail::DeviceOffsetGuard on_device(generator, offset);
+    return CapturedGraph::capture(Context::current(device), body);
+  }();
+  entry.seed = before.seed;
+  entry.draws = generator.offset - before.offset;
+  entry.offset = entry.draws > 0 ? offset : Tensor();
+  generator = before;  // nothing has been drawn yet
   if (attempt.graph == nullptr) {
-    default_generator() = before;
     if (options.recover) options.recover();
     give_up(attempt.problem);
     return false;
@@ -92,6 +97,13 @@ bool StepGraph::Impl::capture(Entry& entry, const std::function<void()>& body) {
 }
 
 void StepGraph::Impl::launch(Entry& entry) {
+  if (entry.offset.defined()) {
+    std::uint64_t& offset = default_generator().offset;
+    if (offset >= std::uint64_t{1} << 53)  // fill takes a double
+      fail(Kind::unsupported, concat("StepGraph: the generator's offset ", offset, " is beyond 2^53"));
+    kernels::fill(entry.offset.context(), entry.offset.view(), static_cast<double>(offset));
+    offset += entry.draws;
+  }
   entry.graph->launch(Context::current(device));
   for (const auto& t : entry.written) t.raise_version();
   last = entry.graph.get();
@@ -125,10 +137,14 @@ void StepGraph::run(const std::string& key, const std::function<void()>& body) {
   }
   auto& entry = self.entry_of(key);
   entry.last_used = self.runs;
+  if (entry.draws > 0 && entry.seed != default_generator().seed) {
+    if (entry.graph.get() == self.last) self.last = nullptr;
+    entry.graph.reset();
+  }
   if (entry.graph == nullptr) {
     if (entry.eager_runs < self.options.warm_up) {
       ++entry.eager_runs;
-      self.run_eagerly(body);
+      body();
       return;
     }
     if (!self.capture(entry, body)) {

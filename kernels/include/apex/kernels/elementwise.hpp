@@ -24,7 +24,7 @@ enum class CompareOp { eq, ne, lt, le, gt, ge };
 /// out = a op b as boolean; a and b of one dtype, any. A comparison with NaN is false, except ne.
 void compare(const Context& ctx, View out, ConstView a, ConstView b, CompareOp op);
 
-enum class UnaryOp { neg, abs, sign, exp, log, sqrt, rsqrt, reciprocal, square, tanh, sigmoid, relu };
+enum class UnaryOp { neg, abs, sign, exp, log, sqrt, rsqrt, reciprocal, square, tanh, sigmoid, relu, erf };
 const char* name_of(UnaryOp op) noexcept;
 
 /// out = op(x). One floating dtype; neg, abs, sign, square and relu also for i64 and i32.

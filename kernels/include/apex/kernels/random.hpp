@@ -19,6 +19,9 @@ struct RandomState {
   /// does not depend on how samples are spread over ranks.
   std::int64_t first_row = 0;
   std::int64_t row_stride = 1;
+  /// One number on ctx.device, or null: it is added to `offset` when the kernel runs, so that a captured graph draws
+  /// anew at each launch.
+  const std::int64_t* base = nullptr;
 };
 
 /// out = low + (high - low) u, u from the upper 24 bits of the word, in [0, 1). Any floating dtype and strides; the

@@ -42,6 +42,21 @@ Tensor square(const Tensor& x);
 Tensor tanh(const Tensor& x);
 Tensor sigmoid(const Tensor& x);
 Tensor relu(const Tensor& x);  ///< derivative 0 at 0; NaN stays NaN
+Tensor erf(const Tensor& x);
+
+// --- activations; formulas, corners and limits: kernels::Activation ---
+
+enum class GeluForm { exact, tanh };
+Tensor gelu(const Tensor& x, GeluForm form = GeluForm::exact);
+Tensor silu(const Tensor& x);
+Tensor leaky_relu(const Tensor& x, double slope = 0.01);
+Tensor elu(const Tensor& x, double alpha = 1.0);
+Tensor softplus(const Tensor& x, double beta = 1.0, double threshold = 20.0);
+/// x within [low, high]; either may be infinite. The derivative at the ends is 1.
+Tensor clamp(const Tensor& x, double low, double high);
+/// The same with derivative 0 at the ends.
+Tensor hardtanh(const Tensor& x, double low = -1.0, double high = 1.0);
+Tensor log_sigmoid(const Tensor& x);
 
 // --- reductions over `dims` (empty: all; negative from the end) ---
 
@@ -141,9 +156,52 @@ using CrossEntropyOptions = kernels::CrossEntropyOptions;
 /// @throws Kind::argument for a label out of range, naming row and value
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels, const CrossEntropyOptions& options = {});
 
+// --- losses: a scalar (mean or sum) or one for each element; f64 for f64, else f32. kernels/loss.hpp has formulas and
+// special points. Gradients flow to x and to the target, not to weights (Kind::unsupported when one wants one). ---
+
+using Reduction = kernels::Reduction;
+
+Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::mean);
+Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::mean);
+Tensor smooth_l1_loss(const Tensor& x, const Tensor& target, double beta = 1.0, Reduction reduction = Reduction::mean);
+Tensor huber_loss(const Tensor& x, const Tensor& target, double delta = 1.0, Reduction reduction = Reduction::mean);
+
+struct BceOptions {
+  Tensor weight = {};  ///< broadcasts to x; undefined: 1
+  Reduction reduction = Reduction::mean;
+};
+/// x are probabilities in [0, 1]; prefer the form with logits, which loses no digits.
+Tensor binary_cross_entropy(const Tensor& x, const Tensor& target, const BceOptions& options = {});
+
+struct BceWithLogitsOptions {
+  Tensor weight = {};
+  Tensor pos_weight = {};  ///< of the positives; broadcasts to x, as [classes] does
+  Reduction reduction = Reduction::mean;
+};
+Tensor binary_cross_entropy_with_logits(const Tensor& x, const Tensor& target,
+                                        const BceWithLogitsOptions& options = {});
+
+struct NllLossOptions {
+  Tensor weight = {};  ///< [C], x's dtype; undefined: 1
+  std::int64_t ignore_index = -100;
+  Reduction reduction = Reduction::mean;  ///< mean divides by the weights of the labels that count
+};
+/// x [N, C, ...], logarithms of probabilities (log_softmax over dimension 1); labels [N, ...] i64.
+/// @throws Kind::argument for a label out of range (CPU; see kernels::nll_loss for CUDA)
+Tensor nll_loss(const Tensor& x, const Tensor& labels, const NllLossOptions& options = {});
+
+struct KlDivOptions {
+  bool log_target = false;
+  Reduction reduction = Reduction::mean;  ///< over all elements; for the divergence of a batch: sum, divided by N
+};
+/// x are logarithms of probabilities.
+Tensor kl_div(const Tensor& x, const Tensor& target, const KlDivOptions& options = {});
+
 /// Training: keeps each element with probability 1 - p, scaled by 1 / (1 - p), by global sample row (SampleRowsGuard).
-/// Not training or p == 0: returns x and draws nothing. @throws Kind::argument for p outside [0, 1]
+/// p == 1 gives zeros. Not training or p == 0: returns x and draws nothing. @throws Kind::argument for p outside [0, 1]
 Tensor dropout(const Tensor& x, double p, bool training, Generator& generator = default_generator());
+/// The same for whole channels of x [N, C, ...].
+Tensor dropout2d(const Tensor& x, double p, bool training, Generator& generator = default_generator());
 
 }  // namespace apex::nn::functional
 

@@ -267,6 +267,19 @@ class Dropout : public Module {
   Generator* generator_;
 };
 
+/// The same for whole channels of x [N, C, ...].
+class Dropout2d : public Module {
+ public:
+  /// @throws Kind::argument for p outside [0, 1]
+  explicit Dropout2d(double p = 0.5, Generator& generator = default_generator());
+  Tensor forward(const Tensor& x) override;
+  std::string_view kind() const override { return "Dropout2d"; }
+
+ private:
+  double p_;
+  Generator* generator_;
+};
+
 /// Runs its children in order. Children are named "0", "1", ...
 class Sequential : public Module {
  public:

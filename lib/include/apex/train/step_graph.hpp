@@ -35,7 +35,8 @@ struct StepGraphOptions {
 /// * it works on the current stream of the device (others may fork from it and join it again) and never waits for it;
 /// * what it reads and leaves behind are persistent tensors, filled before run(): inputs, learning rate, sums;
 /// * every other tensor made in it is dropped in it; gradients too, so zero_grad(set_to_none) comes last;
-/// * no random numbers whose offset is on the host (dropout): seen in the eager runs, the step stays eager.
+/// * random numbers (dropout) come from default_generator(): its offset then lies on the device, each launch draws what
+///   an eager run would have drawn, and the generator on the host follows. Another seed means another capture.
 ///
 /// A step that cannot be captured stays eager for good, with one warning; so does every step on the CPU, without one.
 class StepGraph {

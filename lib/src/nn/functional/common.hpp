@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <functional>
+
 #include "apex/autograd.hpp"
 #include "apex/autograd/ops.hpp"
 #include "apex/kernels/copy.hpp"
@@ -31,6 +33,22 @@ inline Tensor with_strides_of(const Tensor& t, const Tensor& like) {
 inline Tensor with_format(const Tensor& t, MemoryFormat format) {
   if (t.dim() != 4 && t.dim() != 5) format = MemoryFormat::contiguous;
   return t.is_contiguous(format) && t.memory_format() == format ? t : to_format(t, format);
+}
+
+/// x > threshold, and -1, 0 or 1: constants for gradients, recorded nowhere.
+Tensor where_above(const Tensor& x, double threshold);
+Tensor sign_of(const Tensor& x);
+
+/// Ties `gradient`, made by a kernel from `dy`, to dy where gradients are recorded: `backward` turns d / d gradient
+/// into d / d dy, out of recorded ops. For backward functions of linear ops, whose own backward is the op itself.
+inline Tensor record_linear(const char* name, Tensor gradient, const Tensor& dy,
+                            std::function<Tensor(const Tensor&)> backward) {
+  if (!grad_mode()) return gradient;
+  return record(std::move(gradient),
+                {.name = name,
+                 .inputs = {dy},
+                 .backward = [backward = std::move(backward)](const Tensor& g) -> Gradients { return {backward(g)}; },
+                 .double_differentiable = true});
 }
 
 /// Sums what broadcasting to g's sizes had repeated. Differentiable.

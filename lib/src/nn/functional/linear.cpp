@@ -35,11 +35,21 @@ Tensor right_gradient(const Tensor& dc, const Tensor& a, const Tensor& b) {
   return unbroadcast(matmul(transpose(a, -1, -2), dc), b.sizes());
 }
 
+/// Out of differentiable ops.
+Gradients linear_gradients(const Tensor& dy, const Tensor& x, const Tensor& weight, std::span<const bool> needs) {
+  Gradients g(3);
+  if (needs[0]) g[0] = matmul(dy, weight);
+  if (needs[1]) g[1] = matmul(transpose(dy, 0, 1), x);
+  if (needs[2]) g[2] = sum(dy, {0});
+  return g;
+}
+
 Tensor linear_rows(const OpScope& op, const Tensor& x, const Tensor& weight, const Tensor& bias) {
   Tensor y = empty({x.size(0), weight.size(0)}, x.dtype(), x.device());
   kernels::linear_forward(x.context(), y.view(), x.view(), weight.view(), bias.view());
   return op.record(y, {x, weight, bias}, {{"x", x}, {"weight", weight}},
                    [x, weight](const Tensor& dy_in, std::span<const bool> needs) -> Gradients {
+                     if (grad_mode()) return linear_gradients(dy_in, x, weight, needs);
                      const Tensor dy = with_format(dy_in, MemoryFormat::contiguous);
                      Gradients g(3);
                      if (needs[0]) {

@@ -51,7 +51,7 @@ Tensor avg_pool2d(const Tensor& x_in, const AvgPoolOptions& options) {
   return op.record(y, {source}, {}, [options, shape](const Tensor& dy) -> Gradients {
     Tensor dx = shape.make(dy);
     kernels::avg_pool2d_backward(dy.context(), dx.view(), with_format(dy, shape.format).view(), options);
-    return {dx};
+    return {record_linear("avg_pool2d", dx, dy, [options](const Tensor& g) { return avg_pool2d(g, options); })};
   });
 }
 
@@ -65,10 +65,11 @@ Tensor adaptive_avg_pool2d(const Tensor& x_in, std::array<std::int64_t, 2> outpu
   const Shape shape{x.sizes(), x.memory_format()};
   Tensor y = empty({x.size(0), x.size(1), output[0], output[1]}, x.dtype(), x.device(), shape.format);
   kernels::adaptive_avg_pool2d(x.context(), y.view(), x.view());
-  return op.record(y, {source}, {}, [shape](const Tensor& dy) -> Gradients {
+  return op.record(y, {source}, {}, [shape, output](const Tensor& dy) -> Gradients {
     Tensor dx = shape.make(dy);
     kernels::adaptive_avg_pool2d_backward(dy.context(), dx.view(), with_format(dy, shape.format).view());
-    return {dx};
+    return {record_linear("adaptive_avg_pool2d", dx, dy,
+                          [output](const Tensor& g) { return adaptive_avg_pool2d(g, output); })};
   });
 }
 

@@ -58,7 +58,7 @@ Tensor narrow(const Tensor& x_in, int dim, std::int64_t start, std::int64_t leng
   return op.record(y, {x}, {}, [like = x.detach(), dim, start, length](const Tensor& dy) -> Gradients {
     Tensor dx = zeros(like.sizes(), like.dtype(), like.device(), like.memory_format());
     copy_of(dy, views::narrow(dx, dim, start, length));
-    return {dx};
+    return {record_linear("narrow", dx, dy, [=](const Tensor& g) { return narrow(g, dim, start, length); })};
   });
 }
 

@@ -1,9 +1,24 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
+#include <numbers>
+
 #include "apex/kernels/elementwise.hpp"
 #include "common.hpp"
 
 namespace apex::nn::functional {
+
+Tensor where_above(const Tensor& x, double threshold) {
+  const Tensor mask = empty(x.sizes(), DType::boolean, x.device(), x.memory_format());
+  const Tensor bound = full({}, threshold, x.dtype(), x.device());
+  kernels::compare(mask.context(), mask.view(), x.view(), bound.view(), kernels::CompareOp::gt);
+  return mask;
+}
+
+Tensor sign_of(const Tensor& x) {
+  const Tensor sign = empty_like(x);
+  kernels::unary(sign.context(), sign.view(), x.view(), kernels::UnaryOp::sign);
+  return sign;
+}
 
 namespace {
 
@@ -13,6 +28,9 @@ using kernels::UnaryOp;
 Tensor differentiable_backward(UnaryOp kind, const Tensor& dy, const Tensor& saved) {
   switch (kind) {
     case UnaryOp::neg: return neg(dy);
+    case UnaryOp::abs: return mul(dy, sign_of(saved));
+    case UnaryOp::relu: return where(where_above(saved, 0.0), dy, zeros({}, dy.dtype(), dy.device()));
+    case UnaryOp::erf: return mul(dy, scale(exp(neg(square(saved))), 2 * std::numbers::inv_sqrtpi));
     case UnaryOp::exp: return mul(dy, saved);
     case UnaryOp::log: return div(dy, saved);
     case UnaryOp::sqrt: return scale(div(dy, saved), 0.5);
@@ -65,5 +83,6 @@ Tensor square(const Tensor& x) { return unary(Op::square, UnaryOp::square, x); }
 Tensor tanh(const Tensor& x) { return unary(Op::tanh, UnaryOp::tanh, x); }
 Tensor sigmoid(const Tensor& x) { return unary(Op::sigmoid, UnaryOp::sigmoid, x); }
 Tensor relu(const Tensor& x) { return unary(Op::relu, UnaryOp::relu, x); }
+Tensor erf(const Tensor& x) { return unary(Op::erf, UnaryOp::erf, x); }
 
 }  // namespace apex::nn::functional
