@@ -39,13 +39,12 @@ bool may_be_the_file(nvjpegStatus_t status) {
          status != NVJPEG_STATUS_ARCH_MISMATCH;
 }
 
-unsigned flags() {
-  unsigned out = NVJPEG_FLAGS_BITSTREAM_STRICT;
+constexpr unsigned kStrict = NVJPEG_FLAGS_BITSTREAM_STRICT;
 #ifdef NVJPEG_FLAGS_UPSAMPLING_WITH_INTERPOLATION
-  out |= NVJPEG_FLAGS_UPSAMPLING_WITH_INTERPOLATION;  // as libjpeg does
+constexpr unsigned kSmooth = NVJPEG_FLAGS_UPSAMPLING_WITH_INTERPOLATION;  // of chroma, as libjpeg does
+#else
+constexpr unsigned kSmooth = 0;
 #endif
-  return out;
-}
 
 using Handle = UniqueHandle<nvjpegHandle_t, &nvjpegDestroy>;
 using State = UniqueHandle<nvjpegJpegState_t, &nvjpegJpegStateDestroy>;
@@ -85,6 +84,8 @@ struct NvjpegDecoder::Impl {
   Params params[2];         // gray, RGB
   std::vector<Lane> lanes;  // hardware gray, hardware RGB, software gray, software RGB
   std::shared_ptr<Storage> pixels;
+  bool hardware_works = true;
+  nvjpegStatus_t last_status = NVJPEG_STATUS_SUCCESS;
   bool warned = false;
 
   explicit Impl(const Context& where) : ctx(where), memory(where) {}
@@ -93,11 +94,13 @@ struct NvjpegDecoder::Impl {
   void check(nvjpegStatus_t status, const char* call);
   Handle start(nvjpegBackend_t backend);
   void open();
+  Lane& lane(bool chip, bool interleaved) { return lanes[(chip ? 0u : 2u) + (interleaved ? 1u : 0u)]; }
   Lane& lane_for(const io::EncodedRow& row, bool interleaved);
   bool on_hardware(const io::EncodedRow& row, bool interleaved);
   nvjpegStatus_t run(Lane& lane, std::span<const io::EncodedRow> rows, std::span<const File> files);
   void run_all(Lane& lane, std::span<const io::EncodedRow> rows, std::span<const File> files,
-               std::vector<std::size_t>& refused);
+               std::vector<File>& refused);
+  void run_lane(std::span<const io::EncodedRow> rows, std::span<const File> files, std::vector<std::size_t>& refused);
   void place(std::span<const io::EncodedRow> rows, std::span<File> files);
   void write(std::span<const io::EncodedRow> rows, std::span<const File> files, const Tensor& images,
              const std::vector<std::size_t>& refused);
@@ -129,13 +132,15 @@ void NvjpegDecoder::Impl::check(nvjpegStatus_t status, const char* call) {
 }
 
 Handle NvjpegDecoder::Impl::start(nvjpegBackend_t backend) {
-  auto device = memory.device();
-  auto pinned = memory.pinned();
-  nvjpegHandle_t handle = nullptr;
-  const auto status = nvjpegCreateExV2(backend, &device, &pinned, flags(), &handle);
-  if (status == NVJPEG_STATUS_SUCCESS) return Handle(handle);
-  cudaGetLastError();
-  if (status == NVJPEG_STATUS_ALLOCATOR_FAILURE) check(status, "nvjpegCreateExV2");
+  for (const unsigned flags : {kStrict | kSmooth, kStrict, 0u}) {  // not every backend takes every flag
+    auto device = memory.device();
+    auto pinned = memory.pinned();
+    nvjpegHandle_t handle = nullptr;
+    const auto status = nvjpegCreateExV2(backend, &device, &pinned, flags, &handle);
+    if (status == NVJPEG_STATUS_SUCCESS) return Handle(handle);
+    cudaGetLastError();
+    if (status == NVJPEG_STATUS_ALLOCATOR_FAILURE) check(status, "nvjpegCreateExV2");
+  }
   return {};
 }
 
@@ -181,7 +186,7 @@ void NvjpegDecoder::Impl::open() {
 }
 
 bool NvjpegDecoder::Impl::on_hardware(const io::EncodedRow& row, bool interleaved) {
-  if (!hardware) return false;
+  if (!hardware || !hardware_works) return false;
   int not_supported = 1;
   return nvjpegJpegStreamParseHeader(hardware.get(), row.bytes.data(), row.bytes.size(), header.get()) ==
              NVJPEG_STATUS_SUCCESS &&
@@ -191,8 +196,7 @@ bool NvjpegDecoder::Impl::on_hardware(const io::EncodedRow& row, bool interleave
 }
 
 Lane& NvjpegDecoder::Impl::lane_for(const io::EncodedRow& row, bool interleaved) {
-  const bool chip = on_hardware(row, interleaved) || !software;
-  return lanes[(chip ? 0u : 2u) + (interleaved ? 1u : 0u)];
+  return lane(on_hardware(row, interleaved) || !software, interleaved);
 }
 
 nvjpegStatus_t NvjpegDecoder::Impl::run(Lane& lane, std::span<const io::EncodedRow> rows, std::span<const File> files) {
@@ -226,7 +230,7 @@ nvjpegStatus_t NvjpegDecoder::Impl::run(Lane& lane, std::span<const io::EncodedR
 
 /// nvJPEG gives one answer for all: where it is no, halves find the file.
 void NvjpegDecoder::Impl::run_all(Lane& lane, std::span<const io::EncodedRow> rows, std::span<const File> files,
-                                  std::vector<std::size_t>& refused) {
+                                  std::vector<File>& refused) {
   if (files.empty()) return;
   const auto status = run(lane, rows, files);
   if (status == NVJPEG_STATUS_SUCCESS) return;
@@ -236,11 +240,32 @@ void NvjpegDecoder::Impl::run_all(Lane& lane, std::span<const io::EncodedRow> ro
     run_all(lane, rows, files.subspan(half), refused);
     return;
   }
-  if (!warned)
-    log_warning(concat("nvJPEG refused a picture (", text_of(status),
-                       "); the CPU decodes it, and others like it without a further word"));
+  last_status = status;
+  refused.push_back(files.front());
+}
+
+/// Files of one lane. What the chip's decoder refuses is tried by nvJPEG's kernels before it is the CPU's.
+void NvjpegDecoder::Impl::run_lane(std::span<const io::EncodedRow> rows, std::span<const File> files,
+                                   std::vector<std::size_t>& refused) {
+  constexpr std::size_t kEnoughToJudge = 8;
+  Lane& first = *files.front().lane;
+  std::vector<File> left;
+  run_all(first, rows, files, left);
+  if (first.handle == hardware.get() && software && !left.empty()) {
+    if (left.size() == files.size() && left.size() >= kEnoughToJudge) {
+      hardware_works = false;
+      log_warning(concat("the hardware JPEG decoder of ", ctx.device, " decodes nothing (", text_of(last_status),
+                         "); nvJPEG's kernels do it from here on"));
+    }
+    std::vector<File> again;
+    run_all(lane(false, first.interleaved), rows, left, again);
+    left = std::move(again);
+  }
+  for (const auto& file : left) refused.push_back(file.at);
+  if (left.empty() || warned) return;
+  log_warning(concat("nvJPEG refused a picture (", text_of(last_status),
+                     "); the CPU decodes it, and others like it without a further word"));
   warned = true;
-  refused.push_back(files.front().at);
 }
 
 /// Gives each file its part of the memory for decoded pixels, which grows to the largest round so far.
@@ -328,7 +353,7 @@ std::vector<std::size_t> NvjpegDecoder::decode(std::span<const io::EncodedRow> r
     self.place(rows, round);
     for (std::size_t a = 0, b = 0; a < round.size(); a = b) {
       while (b < round.size() && round[b].lane == round[a].lane) ++b;
-      self.run_all(*round[a].lane, rows, round.subspan(a, b - a), refused);
+      self.run_lane(rows, round.subspan(a, b - a), refused);
     }
     if (first) may_write();
     first = false;
