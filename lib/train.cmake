@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 target_sources(apex PRIVATE
   src/train/classifier.cpp
+  src/train/common_facts.cpp
   src/train/host_link.cpp
   src/train/lagged_sums.cpp
   src/train/meters.cpp

@@ -56,6 +56,8 @@ class DeviceLink {
                               const Label& label) = 0;
   virtual void watch(const Context& ctx, std::string_view label) = 0;
 
+  /// What the transport reports of itself for which the job has to end; empty: nothing. Called by the watchdog.
+  virtual std::string trouble() = 0;
   /// Looks which works the device has finished. Never waits.
   virtual void poll() noexcept = 0;
   /// Waits until nothing is in flight, then ends the communicators. Collective.

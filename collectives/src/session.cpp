@@ -170,6 +170,7 @@ void Session::choose_device() {
     log_warning("ranks share a GPU: CUDA tensors travel through host memory, each collective waits for the device");
   rt.device = detail::make_device_link(rt, device_, shares_devices_);
   rt.watchdog.set_before_end([link = rt.device.get()] { link->abort(); });
+  rt.watchdog.set_check([link = rt.device.get()] { return link->trouble(); });
   rt.device->connect(world_.group_.get(), nullptr);
 #endif
 }
@@ -190,6 +191,7 @@ void Session::finish(bool peers_may_wait) noexcept {
   if (rt->device) {
     const Deadline limit("ending the communication between GPUs");
     rt->device->close();
+    rt->watchdog.set_check({});
     rt->watchdog.set_before_end({});
   }
   rt->watchdog.disconnect();

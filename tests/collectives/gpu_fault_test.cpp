@@ -84,6 +84,17 @@ TEST(GpuFaults, AStoppedRankEndsTheJobWithinTheLimit) {
   EXPECT_SAYS(job, "\"loop\"");
 }
 
+TEST(GpuFaults, AStoppedRankEndsTheJobInStreamToo) {
+  NEEDS_GPUS(2);
+  Job job(2, "in_stream", 8);
+  const auto pids = job.wait_ready(2, kStart);
+  ASSERT_EQ(pids.size(), 2u) << job.output();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  ::kill(pids.at(1), SIGSTOP);
+  expect_watchdog(job, 8, "all_reduce max #");
+  EXPECT_SAYS(job, "\"in stream\"");
+}
+
 TEST(GpuFaults, AStoppedRankEndsTheJobUnderAGraphToo) {
   NEEDS_GPUS(2);
   Job job(2, "graph", 8);
