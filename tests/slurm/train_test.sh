@@ -59,6 +59,14 @@ steps_done() { [[ -f $1/metrics.jsonl && $(wc -l <"$1/metrics.jsonl") -ge $2 ]];
 no_step_of() { ! pgrep -f "slurmstepd: \\[$1\\." >/dev/null; }
 in_state() { [[ " $2 " == *" $(scontrol show job "$1" 2>/dev/null | sed -n 's/.*JobState=\([A-Z]*\).*/\1/p') "* ]]; }
 
+# ---- tasks that cannot find each other -------------------------------------------------------------------------------
+(cd "$folder" && timeout 60 srun --mpi=none -N2 -n2 "$IMAGENET_TRAIN" "${recipe[@]}" --checkpoint-dir apart \
+  >apart.log 2>&1)
+code=$?
+[[ $code -eq 3 ]] || fault "srun --mpi=none ended with $code instead of 3: $(tail -n 20 "$folder/apart.log")"
+grep -q 'srun --mpi=pmix' "$folder/apart.log" || fault "srun --mpi=none: no hint: $(tail -n 20 "$folder/apart.log")"
+[[ ! -e $folder/apart ]] || fault "srun --mpi=none: somebody trained alone"
+
 # ---- a batch script, signalled in the middle ---------------------------------------------------------------------------
 disturbed() {  # SCRIPT NODES SCANCEL-OPTION...
   local script=$1 nodes=$2 job name work

@@ -111,7 +111,9 @@ std::string build_id(const void* address) {
 }  // namespace
 
 Facts program_facts() {
-  return {{"program", build_id(nullptr)}, {"libapex", build_id(reinterpret_cast<const void*>(&program_facts))}};
+  const std::string program = build_id(nullptr), library = build_id(reinterpret_cast<const void*>(&program_facts));
+  if (library == program) return {{"program", program}};  // the one is a part of the other
+  return {{"program", program}, {"libapex", library}};
 }
 
 void check_same(const dist::ProcessGroup& world, std::string_view what, const Facts& facts, Kind kind) {
