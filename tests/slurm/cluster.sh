@@ -73,9 +73,11 @@ PROLOG
   chmod +x "$dir/task_prolog"
 }
 
+port() { sed -n 's/^SlurmctldPort=//p' "$SLURM_CONF"; }
+
 start_node() {  # NUMBER
-  # A hostname for each: Open MPI names shared memory by hostname and local rank.
-  unshare --uts bash -c "hostname n$1 && exec slurmd -N n$1"
+  # A hostname for each, and not one of another cluster here: Open MPI names shared memory by hostname and job.
+  unshare --uts bash -c "hostname n$1-$(port) && exec slurmd -N n$1"
 }
 
 up() {  # NODES CPUS
@@ -121,7 +123,10 @@ down() {
   done
   for ((i = 0; i < 100; i++)); do
     mapfile -t pids < <(running)
-    [[ ${#pids[@]} -eq 0 ]] && return
+    if [[ ${#pids[@]} -eq 0 ]]; then
+      rm -f /dev/shm/vader_segment.n*-"$(port)".*  # of ranks that were killed
+      return
+    fi
     ((i % 50 == 0)) && kill -TERM "${pids[@]}" 2>/dev/null
     sleep 0.1
   done
