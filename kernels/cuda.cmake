@@ -27,6 +27,7 @@ target_sources(apex_kernels PRIVATE
   src/cuda/fill.cu
   src/cuda/handles.cpp
   src/cuda/image.cu
+  src/cuda/image_resize.cu
   src/cuda/matmul.cpp
   src/cuda/multi_tensor_axpby.cu
   src/cuda/multi_tensor_flatten.cu

@@ -13,6 +13,7 @@ add_library(apex_autograd OBJECT
   src/models/resnet.cpp
   src/nn/functional/arithmetic.cpp
   src/nn/functional/batch_norm.cpp
+  src/nn/functional/conv.cpp
   src/nn/functional/linear.cpp
   src/nn/functional/loss.cpp
   src/nn/functional/pool.cpp

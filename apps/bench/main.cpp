@@ -145,6 +145,7 @@ int step(int argc, char** argv, std::chrono::steady_clock::time_point started) {
   c.loss_scale = loss_scale > 0 ? loss_scale : c.dtype == apex::DType::f16 ? 1024 : 1;
   c.channels_last = !channels_first;
   if (options.cuda_graph && !cuda) throw UsageError("--cuda-graph takes --device cuda");
+  if (!options.plan_cache.empty() && !cuda) throw UsageError("--plan-cache takes --device cuda");
   if (count_syncs > 0 && !cuda) throw UsageError("--count-syncs takes --device cuda");
   options.rounds = static_cast<int>(rounds);
   options.steps = or_else(steps, cuda ? 30 : 5);

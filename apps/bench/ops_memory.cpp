@@ -206,6 +206,51 @@ void pictures(Suite& suite, DType dtype) {
             });
 }
 
+/// One sample of a bilinear resize along one axis, as pairs of input and weight; no smaller than the input.
+std::vector<std::pair<std::int64_t, double>> taps(std::int64_t in, std::int64_t out, std::int64_t i) {
+  const double at = (static_cast<double>(i) + 0.5) * static_cast<double>(in) / static_cast<double>(out) - 0.5;
+  const double share = at - std::floor(at);
+  const auto inside = [in](double x) { return std::clamp<std::int64_t>(static_cast<std::int64_t>(x), 0, in - 1); };
+  return {{inside(std::floor(at)), 1 - share}, {inside(std::floor(at) + 1), share}};
+}
+
+/// What a decoded batch of photographs goes through on its way to the network.
+void resizing(Suite& suite) {
+  const std::int64_t n = suite.scaled(256, 16), side = 256, out = 224, height = 180, width = 200;
+  suite.row(apex::concat("image resize ", n, "x3x", side, 'x', side, " u8, boxes of ", width, 'x', height, " to ", out),
+            apex::concat("image_resize ", n, " 3 ", side, ' ', out), [&] {
+              const Tensor u =
+                  uniform({n, 3, side, side}, DType::f32, suite.device(), 12, 0, 256, MemoryFormat::channels_last);
+              const Tensor x = apex::empty(u.sizes(), DType::u8, suite.device(), MemoryFormat::channels_last);
+              kernels::copy(x.context(), x.view(), in(u));
+              const Tensor y = apex::empty({n, 3, out, out}, DType::u8, suite.device(), MemoryFormat::channels_last);
+              std::vector<kernels::ImageWindow> windows;
+              for (std::int64_t i = 0; i < n; ++i)
+                windows.push_back({.image = views::select(x, 0, i).view(),
+                                   .row = i,
+                                   .box_left = static_cast<int>(i % 50),
+                                   .box_top = static_cast<int>(i % 70),
+                                   .box_width = static_cast<int>(width),
+                                   .box_height = static_cast<int>(height),
+                                   .resized_width = static_cast<int>(out),
+                                   .resized_height = static_cast<int>(out)});
+              const auto bytes = static_cast<double>(n * 3 * (width * height + out * out));
+              return Work{Unit::bytes, bytes, [=] { kernels::image_resize(y.context(), y.view(), windows); },
+                          [=](Check& check) {
+                            const std::int64_t last = n - 1;
+                            const auto xs = values_of(views::select(views::select(x, 0, last), 0, 1)),
+                                       ys = values_of(views::select(views::select(y, 0, last), 0, 1));
+                            for (std::int64_t i = 0; i < out * out; i += 499) {
+                              double want = 0;
+                              for (const auto& [r, a] : taps(height, out, i / out))
+                                for (const auto& [k, b] : taps(width, out, i % out))
+                                  want += a * b * xs[static_cast<std::size_t>((last % 70 + r) * side + last % 50 + k)];
+                              check.near("pixel", i, ys[static_cast<std::size_t>(i)], want, 0, 1.01);
+                            }
+                          }};
+            });
+}
+
 }  // namespace
 
 std::vector<DType> work_dtypes(const Suite& suite) {
@@ -221,6 +266,7 @@ void memory_rows(Suite& suite) {
   reductions(suite, half);
   pooling(suite, half);
   pictures(suite, half);
+  resizing(suite);
 }
 
 }  // namespace bench

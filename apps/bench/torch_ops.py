@@ -167,15 +167,36 @@ def linear(which, rows, inputs, outputs, dtype):
     return run
 
 
-def conv(which, n, c, h, w, k, r, stride, dtype):
-    n, c, h, w, k, r, stride = map(int, (n, c, h, w, k, r, stride))
-    x, weight = rand(n, c, h, w, dtype=DTYPES[dtype], last=True), rand(k, c, r, r, dtype=DTYPES[dtype], last=True)
-    if which == "fwd":
-        return lambda: F.conv2d(x, weight, None, stride, r // 2)
-    dy = torch.rand_like(F.conv2d(x, weight, None, stride, r // 2))
+def conv(which, n, c, h, w, k, r, stride, padding, dilation, groups, transposed, dtype):
+    n, c, h, w, k, r, stride, padding, dilation, groups = map(int, (n, c, h, w, k, r, stride, padding, dilation, groups))
+    x, weight = rand(n, c, h, w, dtype=DTYPES[dtype], last=True), rand(k, c // groups, r, r, dtype=DTYPES[dtype], last=True)
+    if which == "fwd" and transposed == "0":
+        return lambda: F.conv2d(x, weight, None, stride, padding, dilation, groups)
+    y = torch.rand_like(F.conv2d(x, weight, None, stride, padding, dilation, groups))
     mask = [which == "dgrad", which == "wgrad", False]
+    if transposed == "1":  # the convolution turned round: its forward is our data gradient, and the other way about
+        if which == "dgrad":
+            return lambda: F.conv_transpose2d(y, weight, None, stride, padding, 0, groups, dilation)
+        mask = [which == "fwd", which == "wgrad", False]
+        x, y = y, x
     return lambda: torch.ops.aten.convolution_backward(
-        dy, x, weight, None, [stride] * 2, [r // 2] * 2, [1, 1], False, [0, 0], 1, mask)
+        y, x, weight, None, [stride] * 2, [padding] * 2, [dilation] * 2, transposed == "1", [0, 0], groups, mask)
+
+
+def heads(which, batch, count, length, depth, dtype):
+    sizes, t = (int(batch), int(length), int(count), int(depth)), DTYPES[dtype]
+    q, k = rand(*sizes, dtype=t).transpose(1, 2), rand(*sizes, dtype=t).transpose(1, 2)
+    scores = rand(sizes[0], sizes[2], sizes[1], sizes[1], dtype=t)
+    if which == "scores":
+        return lambda: torch.matmul(q, k.transpose(2, 3), out=scores)
+    return lambda: torch.matmul(scores, k)
+
+
+def baddbmm(batch, m, n, k, dtype):
+    t = DTYPES[dtype]
+    a, b = rand(int(batch), int(m), int(k), dtype=t), rand(int(batch), int(k), int(n), dtype=t)
+    c = rand(int(batch), int(m), int(n), dtype=t)
+    return lambda: torch.baddbmm(c, a, b, beta=0.5, alpha=0.125, out=c)
 
 
 def parameters(model):
@@ -219,7 +240,7 @@ OPS = {
     "bn_stats": bn_stats,
     "ce_fwd": lambda *a: cross_entropy(False, *a), "ce_bwd": lambda *a: cross_entropy(True, *a),
     "softmax_fwd": lambda *a: softmax(False, *a), "softmax_bwd": lambda *a: softmax(True, *a),
-    "matmul": matmul,
+    "matmul": matmul, "heads": heads, "baddbmm": baddbmm,
     "linear_fwd": lambda *a: linear("fwd", *a), "linear_dgrad": lambda *a: linear("dgrad", *a),
     "linear_wgrad": lambda *a: linear("wgrad", *a),
     "conv_fwd": lambda *a: conv("fwd", *a), "conv_dgrad": lambda *a: conv("dgrad", *a),

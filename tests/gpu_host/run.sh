@@ -16,7 +16,8 @@
 #   bench-ops bench-optim          kernels and optimizer steps beside PyTorch's
 #   bench-step [bench-compile]     ResNet-50, batch 256: eager and by CUDA graph, f16 and bf16, plans cold and warm, host
 #                                  waits; bench-compile: beside torch.compile
-#   bench-data   ResNet-50 from a pack of JPEG and one of pixels beside synthetic data; python3 needs Pillow
+#   bench-data   ResNet-50 from a pack of JPEG, decoded by the CPU and by the GPU, and from one of pixels, as a share of
+#                the step alone (synthetic); python3 needs Pillow
 #   ddp          collectives and data parallel steps over two GPUs
 #
 # Without sections: info tests conformance bench-ops bench-optim bench-step. --only: steps whose name contains it.
@@ -30,6 +31,7 @@ here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
 # shellcheck source=/dev/null
 source "$here/env.sh"
 out=${OUT:-$PWD/gpu-host-out}
+[[ $out == /* ]] || out=$PWD/$out
 jobs=4 limit=100000 only='' skip_launched='' tools='memcheck racecheck' sections=()
 while (($#)); do
   case $1 in
@@ -41,7 +43,7 @@ while (($#)); do
     self | info | tests | conformance | sanitize | bench-ops | bench-optim | bench-step | bench-compile | bench-data | ddp)
       sections+=("$1")
       ;;
-    *) sed -n '4,30p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+    *) sed -n '4,26p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
   esac
   shift
 done
@@ -224,21 +226,29 @@ section_bench-compile() {
       '--peer compile'
   done
 }
-# The same pictures as JPEG and as pixels: 1,536 of 256 x 256, five times over, 30 steps an epoch.
+# The step alone, on one batch that stays on the device: that is "synthetic". Then whole training runs: on data made up by
+# the readers, and on the same pictures as JPEG, decoded by the CPU and by the GPU, and as pixels. The pictures are 1,536
+# of 256 x 256, five times over: 30 steps an epoch, of which the first fifteen of all do not count.
 section_bench-data() {
-  local kind cores=$(($(nproc) > 3 ? $(nproc) - 2 : 1)) data=$work/pictures
-  local train="imagenet_train --arch resnet50 -b 256 -j $cores --dtype bf16 --cuda-graph --device cuda --max-steps 60"
-  train+=" --epochs 2 --lr 0.01 --lr-schedule constant --checkpoint-every 0 --progress none"
-  step data.pictures 60 "python3 '$here/images.py' write '$data' --count 1536 --copies 5 &&
-    pack_images '$data/all' '$data/jpeg.h5' --no-check --progress none &&
-    pack_images '$data/all' '$data/decoded.h5' --decoded --progress none && ls -l '$data'"
-  for kind in synthetic jpeg decoded; do
-    local from=$data/$kind.h5
-    [[ $kind != synthetic ]] || from='synthetic --synthetic-size 7680'
-    step "data.$kind" 150 "$train --plan-cache '$out/plans.bf16' --checkpoint-dir '$work/runs.$kind' $from &&
-      cp '$work/runs.$kind/metrics.jsonl' '$out/data.$kind.jsonl' &&
-      python3 '$here/images.py' rate '$out/data.$kind.jsonl' '$out/data.synthetic.jsonl'"
+  local run kind how cores=$(($(nproc) > 3 ? $(nproc) - 2 : 1)) data=$work/pictures base=$out/data.step.json
+  local train="imagenet_train --arch resnet50 -b 256 -j $cores --dtype bf16 --cuda-graph --device cuda --max-steps 90"
+  train+=" --epochs 3 --lr 0.01 --lr-schedule constant --checkpoint-every 0 --progress none"
+  step data.pictures 100 "python3 '$here/images.py' write '$data' --count 1536 --copies 5 &&
+    pack_images '$data/all' '$data/jpeg.h5' -j $cores --no-check --progress none &&
+    pack_images '$data/all' '$data/decoded.h5' -j $cores --decoded --progress none && ls -l '$data'"
+  step data.step 150 \
+    "$resnet -b 256 --classes 32 --device cuda --dtype bf16 --cuda-graph --plan-cache '$out/plans.bf16' --json '$base'"
+  for run in made-up: jpeg: jpeg:gpu decoded:; do
+    kind=${run%:*} how=${run#*:}
+    local name=data.$kind${how:+-$how} from="'$data/$kind.h5'" gpu=''
+    [[ $kind != made-up ]] || from='synthetic --synthetic-size 7680 --synthetic-classes 32'
+    [[ $how != gpu ]] || gpu="apex_info --no-mpi | grep -q nvJPEG || { echo 'this build has no nvJPEG'; exit 77; }; "
+    step "$name" 120 "$gpu$train ${how:+--decode $how} --plan-cache '$out/plans.bf16' \
+      --checkpoint-dir '$work/runs.$name' $from &&
+      cp '$work/runs.$name/metrics.jsonl' '$out/$name.jsonl' &&
+      python3 '$here/images.py' rate '$out/$name.jsonl' '$base'"
   done
+  rm -rf "$data"
 }
 section_ddp() {
   if ((gpus < 2)); then

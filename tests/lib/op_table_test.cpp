@@ -57,11 +57,20 @@ const std::map<Op, std::function<Tensor(const Tensor& x, const Tensor& other)>>&
        [matrix](const Tensor& x, const Tensor& o) {
          return F::matmul(F::reshape(x, {4, 4}), matrix(o));
        }},
+      {Op::baddbmm,
+       [matrix](const Tensor& x, const Tensor& o) {
+         return F::baddbmm(F::reshape(x, {4, 4}), matrix(o), F::reshape(x, {4, 4}), 0.5, 2.0);
+       }},
       {Op::linear,
        [matrix](const Tensor& x, const Tensor& o) {
          return F::linear(F::reshape(x, {4, 4}), matrix(o));
        }},
       {Op::conv2d, [](const Tensor& x, const Tensor& o) { return F::conv2d(x, o); }},
+      {Op::conv_transpose2d, [](const Tensor& x, const Tensor& o) { return F::conv_transpose2d(x, o); }},
+      {Op::conv2d_weight,
+       [](const Tensor& x, const Tensor& o) {
+         return F::conv2d_weight(x, {2, 2, 1, 1}, o);
+       }},
       {Op::batch_norm, [](const Tensor& x, const Tensor&) { return F::batch_norm(x, {}); }},
       {Op::batch_norm_relu, [](const Tensor& x, const Tensor&) { return F::batch_norm_relu(x, {}); }},
       {Op::batch_norm_add_relu, [](const Tensor& x, const Tensor& o) { return F::batch_norm_add_relu(x, o, {}); }},

@@ -115,6 +115,8 @@ void check(const OptionSet& set, const TrainOptions& o) {
   if (scale != 1 && dtype != DType::f16)
     throw UsageError(concat("--loss-scale: ", o.loss_scale, " is for --dtype f16; ", o.dtype, " needs none"));
   if (o.plan_cache.empty()) throw UsageError("--plan-cache: a file, auto or none is needed");
+  if (o.plan_cache != "auto" && o.plan_cache != "none" && (!has_cuda || o.device == "cpu"))
+    throw UsageError("--plan-cache keeps plans of a GPU; this run has none");
   if (o.sync_bn) throw UsageError("--sync_bn: synchronised batch norm is not there yet");
   if (set.was_given("message-size") && set.was_given("bucket-cap-mb"))
     throw UsageError("--message-size and --bucket-cap-mb exclude each other");

@@ -238,9 +238,13 @@ bool Trainer::take(const LaggedSums::Result& result) {
   unreported_.pop_front();
   report.sums = result.sums;
   if (!std::isfinite(result.sums[0])) {  // all ranks are here: they hold the same sums
-    const std::string message =
-        concat("the loss is ", result.sums[0] / std::max(result.sums[1], 1.0), " at step ", report.step, " (epoch ",
-               report.epoch, ", iteration ", report.index, "); lower --lr or resume from an earlier checkpoint");
+    const double loss = result.sums[0] / std::max(result.sums[1], 1.0);
+    const std::string message = concat("the loss is ",
+                                       std::isnan(loss) ? "nan"
+                                       : loss > 0       ? "inf"
+                                                        : "-inf",
+                                       " at step ", report.step, " (epoch ", report.epoch, ", iteration ", report.index,
+                                       "); lower --lr or resume from an earlier checkpoint");
     parts_.session.world().agree(false, message, Kind::numerical, "finite loss");
   }
   trained_samples_ += report.sums[1];

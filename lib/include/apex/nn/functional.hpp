@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "apex/core/tensor.hpp"
 #include "apex/kernels/conv.hpp"
@@ -62,14 +63,42 @@ Tensor to(const Tensor& x, Device device);
 
 // --- layers ---
 
-/// a [m, k] times b [k, n], or both with a leading batch dimension; a batch of 1 serves all.
+/// a [..., m, k] times b [..., k, n] -> [..., m, n]; the leading dimensions broadcast. Of rank 1, a is a row and b a
+/// column whose dimension the result does not have. Transposed and expanded views are taken as they lie.
 Tensor matmul(const Tensor& a, const Tensor& b);
+/// matmul of [batch, m, k] and [batch, k, n] and nothing else.
+Tensor bmm(const Tensor& a, const Tensor& b);
+/// beta * input + alpha * matmul(a, b), rounded once; a and b of rank 2 or more, input broadcasts to the product and is
+/// not read when beta is 0.
+Tensor baddbmm(const Tensor& input, const Tensor& a, const Tensor& b, double beta = 1.0, double alpha = 1.0);
 /// x [..., in] weight^T [in, out] + bias [out]; bias may be undefined.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
 using Conv2dOptions = kernels::Conv2dOptions;
 /// x [N, C, H, W], weight [K, C / groups, R, S], bias [K] or undefined -> [N, K, H', W']; see kernels::conv2d_forward.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv2dOptions& options = {});
+using ConvTranspose2dOptions = kernels::ConvTranspose2dOptions;
+/// x [N, C, H, W], weight [C, K / groups, R, S], bias [K] or undefined -> [N, K, H', W']; see
+/// kernels::conv_transpose2d_forward.
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                        const ConvTranspose2dOptions& options = {});
+
+/// The gradient of sum(dy * conv2d(x, weight)) with respect to a weight of these sizes, as an op of its own: what the
+/// backward of a convolution is made of where it is to be differentiated again.
+Tensor conv2d_weight(const Tensor& x, const Dims& sizes, const Tensor& dy, const Conv2dOptions& options = {});
+
+/// As the pairs of Conv2dOptions and ConvTranspose2dOptions, in one dimension.
+struct Conv1dOptions {
+  std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+};
+struct ConvTranspose1dOptions {
+  std::int64_t stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1;
+};
+/// x [N, C, L], weight [K, C / groups, R], bias [K] or undefined -> [N, K, L']: conv2d on images of one row.
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv1dOptions& options = {});
+/// x [N, C, L], weight [C, K / groups, R], bias [K] or undefined -> [N, K, L'].
+Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                        const ConvTranspose1dOptions& options = {});
 
 /// What batch norm works with beside x. All tensors are [C] and may be undefined where said. Parameters and statistics
 /// have x's dtype or the one sums are formed in (f32 for 16-bit x); gradients have that of what they belong to.
@@ -79,7 +108,8 @@ struct BatchNormArguments {
          running_var = {};          ///< undefined: not tracked (training only); updated in place when training
   Tensor num_batches_tracked = {};  ///< i64, one element: training raises it by one; may be undefined
   bool training = true;             ///< statistics of the batch; else the running ones
-  double momentum = 0.1;
+  /// Undefined: running statistics are the plain average of all batches num_batches_tracked counts, this one included.
+  std::optional<double> momentum = 0.1;
   double eps = 1e-5;
 };
 /// y = (x - mean) / sqrt(var + eps) * weight + bias over dimension 1 of rank 2 to 5; see kernels::batch_norm_forward.

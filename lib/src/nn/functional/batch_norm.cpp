@@ -56,9 +56,10 @@ Tensor batch_norm_op(Op which, Tensor x_in, Tensor residual_in, BatchNormArgumen
     spread = empty_like(mean);
     kernels::BatchNormOptions counting = options;
     counting.batches_tracked = a.num_batches_tracked.view();
+    counting.cumulative = !a.momentum && a.running_mean.defined();
     kernels::batch_norm_forward(context, y.view(), mean.view(), spread.view(), a.running_mean.view(),
                                 a.running_var.view(), x.view(), a.weight.view(), a.bias.view(), residual.view(),
-                                a.momentum, counting);
+                                a.momentum.value_or(0.0), counting);
     for (const Tensor* changed : {&a.running_mean, &a.running_var, &a.num_batches_tracked})
       if (changed->defined()) changed->raise_version();
   } else {
