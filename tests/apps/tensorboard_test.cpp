@@ -46,8 +46,8 @@ TEST(TensorBoardRun, HasEveryStepOnceOverAResume) {
       << events.texts.at("configuration").at(10);
   std::map<std::string, Message> options;
   ASSERT_EQ(events.hparams.size(), 4u) << "start and end of two runs";
-  for (const auto& entry : events.hparams[2].message(3).bytes.at(1))
-    options.emplace(Message(entry).text(1), Message(entry).message(2));
+  const Message begin = events.hparams[2].message(3);
+  for (const auto& entry : begin.bytes.at(1)) options.emplace(Message(entry).text(1), Message(entry).message(2));
   EXPECT_EQ(options.at("max-steps").real(2), 20.0);
   EXPECT_EQ(options.at("arch").text(3), "resnet20");
   EXPECT_EQ(events.hparams[3].message(4).number(1), 1u) << "ended well";

@@ -142,7 +142,8 @@ TEST(TensorBoard, TextsAndHyperparameters) {
   EXPECT_EQ(events.texts.at("notes").at(3), "# h\u00e9\n| a |");
   ASSERT_EQ(events.hparams.size(), 2u);
   std::map<std::string, test::Message> values;
-  for (const auto& entry : events.hparams[0].message(3).bytes.at(1))
+  const test::Message start = events.hparams[0].message(3);
+  for (const auto& entry : start.bytes.at(1))
     values.emplace(test::Message(entry).text(1), test::Message(entry).message(2));
   EXPECT_EQ(values.at("lr").real(2), 0.1);
   EXPECT_EQ(values.at("epochs").real(2), -3.0);
@@ -150,7 +151,7 @@ TEST(TensorBoard, TextsAndHyperparameters) {
   EXPECT_EQ(values.at("arch").text(3), "resnet50");
   EXPECT_EQ(values.at("x").text(3), "1e");
   EXPECT_EQ(values.at("y").text(3), "inf");
-  EXPECT_NEAR(events.hparams[0].message(3).real(5), static_cast<double>(::time(nullptr)), 5);
+  EXPECT_NEAR(start.real(5), static_cast<double>(::time(nullptr)), 5);
   EXPECT_EQ(events.hparams[1].message(4).number(1), 2u);
 }
 

@@ -110,7 +110,9 @@ inline Events events_of(const std::filesystem::path& directory) {
       const Message event(record);
       const auto step = static_cast<std::int64_t>(event.number(2));
       EXPECT_GT(event.real(1), 1.6e9) << "wall time";
-      if (first) EXPECT_EQ(event.text(3), "brain.Event:2");
+      if (first) {
+        EXPECT_EQ(event.text(3), "brain.Event:2");
+      }
       first = false;
       if (event.bytes.contains(7) && event.message(7).number(1) == 1) {  // a session starts: forget what comes again
         out.purges.push_back(step);
