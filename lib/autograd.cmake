@@ -31,4 +31,4 @@ add_library(apex_autograd OBJECT
 target_include_directories(apex_autograd PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>)
 target_link_libraries(apex_autograd PUBLIC apex_core apex_kernels)
 set_target_properties(apex_autograd PROPERTIES POSITION_INDEPENDENT_CODE ON)
-target_link_libraries(apex PUBLIC apex_autograd)
+apex_add_component(apex_autograd)

@@ -103,6 +103,7 @@ int Trainer::run() {
   const std::int64_t first_step = loaded_from_.empty() ? -1 : position_.step;
   first_step_ = position_.step;
   reporter_ = std::make_unique<Reporter>(parts_.options, parts_.task.metrics(), parts_.session.rank(), first_step);
+  reporter_->configuration(parts_.configuration, position_.step);
   announce();
   if (parts_.options.resume == "auto" && position_.step < total_steps()) note_start();
   End end = End::epoch;
@@ -121,7 +122,8 @@ int Trainer::run() {
                       .wall = seconds_since(start),
                       .samples = trained_samples_,
                       .device = device(),
-                      .graph_launches = graph_ ? graph_->launches() : 0});
+                      .graph_launches = graph_ ? graph_->launches() : 0,
+                      .finished = end != End::signal});
   if (end != End::signal) return exit_code::kOk;
   const int caught = StopSignals::caught();
   reporter_->line(concat("=> ", caught ? "signal " + signal_name(caught) : "a signal to another rank",

@@ -117,10 +117,10 @@ struct CheckpointWriteResult {
 /// The root gets attributes format="apex-checkpoint", format_version=1, library_version, step, world_size,
 /// complete=true beside those of the tree. Steps: all ranks agree on the tree; every dataset under 4 MiB has one owner,
 /// larger ones have an owner per 4 MiB block, balanced by bytes; owners hash their blocks, write them at their offsets
-/// in step_%08d.h5.tmp.<job>.<restart> and fsync; rank 0 then writes the metadata, which end with `complete`, closes,
+/// in `step_%08d.h5.tmp.<job>.<restart>` and fsync; rank 0 then writes the metadata, which end with `complete`, closes,
 /// reopens and verifies, fsyncs, renames, fsyncs the directory, moves LATEST (and BEST) the same way, and deletes old
 /// step files: never the newest, never BEST's, never `loaded_from`. Temporary files of dead jobs are removed first.
-/// <job> is SLURM_JOB_ID, else <host>-<pid of rank 0>; <restart> is SLURM_RESTART_COUNT, else 0.
+/// `<job>` is SLURM_JOB_ID, else `<host>-<pid of rank 0>`; `<restart>` is SLURM_RESTART_COUNT, else 0.
 ///
 /// A failure on one rank is thrown on all of them, with that rank's message; the temporary file is removed, and what
 /// was there before stays.
