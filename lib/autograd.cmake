@@ -13,6 +13,8 @@ add_library(apex_autograd OBJECT
   src/models/resnet.cpp
   src/nn/functional/arithmetic.cpp
   src/nn/functional/batch_norm.cpp
+  src/nn/functional/index.cpp
+  src/nn/functional/join.cpp
   src/nn/functional/linear.cpp
   src/nn/functional/loss.cpp
   src/nn/functional/pool.cpp

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "apex/autograd/ops.hpp"
+#include "apex/nn/functional.hpp"
 #include "lib/support.hpp"
 
 // The one list of cases over the op table. Each case says what to call, on what, and what must come out; ops_test.cpp
@@ -55,13 +57,16 @@ Operand condition();  ///< boolean
 /// and its results must require none.
 enum class Gradient { checked, none };
 
+using Call = std::function<std::vector<Tensor>(const Inputs&)>;
+using Reference = std::function<Arrays(const Arrays&)>;
+
 struct OpCase {
   Op op;
   std::string what = {};  ///< tells variants of one op apart
   std::vector<Operand> operands = {};
   std::vector<std::vector<Dims>> shapes = {};
-  std::function<std::vector<Tensor>(const Inputs&)> call = {};
-  std::function<Arrays(const Arrays&)> reference = {};
+  Call call = {};
+  Reference reference = {};
   Gradient gradient = Gradient::checked;
   /// Where operand 0 has one type (a condition): those of the others. 0: the row's.
   DTypeSet dtypes = 0;
@@ -69,13 +74,13 @@ struct OpCase {
 };
 
 /// The call of an op with one result.
-std::function<std::vector<Tensor>(const Inputs&)> one(std::function<Tensor(const Inputs&)> f);
+Call one(std::function<Tensor(const Inputs&)> f);
 /// The reference of an op with one result.
-std::function<Arrays(const Arrays&)> gives(std::function<Array(const Arrays&)> f);
+Reference gives(std::function<Array(const Arrays&)> f);
 /// The reference of an element-wise op of one, two or three operands that broadcast.
-std::function<Arrays(const Arrays&)> each(double (*f)(double));
-std::function<Arrays(const Arrays&)> each(double (*f)(double, double));
-std::function<Arrays(const Arrays&)> each(double (*f)(double, double, double));
+Reference each(double (*f)(double));
+Reference each(double (*f)(double, double));
+Reference each(double (*f)(double, double, double));
 
 /// Calls f(index, flat) for every place of an array of these sizes in row-major order.
 void for_each_place(const Dims& sizes, const std::function<void(const Dims& index, std::size_t flat)>& f);

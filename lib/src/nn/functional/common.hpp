@@ -33,6 +33,13 @@ inline Tensor with_format(const Tensor& t, MemoryFormat format) {
   return t.is_contiguous(format) && t.memory_format() == format ? t : to_format(t, format);
 }
 
+/// What a gradient needs to know of the tensor it is for.
+struct Like {
+  explicit Like(const Tensor& t) : sizes(t.sizes()), format(t.memory_format()) {}
+  Dims sizes;
+  MemoryFormat format;
+};
+
 /// Sums what broadcasting to g's sizes had repeated. Differentiable.
 Tensor unbroadcast(const Tensor& g, const Dims& sizes);
 
