@@ -177,11 +177,12 @@ void convolution_rows(Suite& suite) {
       for (const Layer& l : kLayers)
         parts.push_back({l.count, request(l, n, dtype, pass),
                          [&suite, l, n, dtype, pass] { return make(suite, l, n, dtype, pass); }});
-      suite.sum_row(apex::concat("ResNet-50, 52 convolutions ", name_of(pass), ", batch ", n, ' ', dtype), parts);
+      suite.sum_row(apex::concat("ResNet-50, 52 convolutions ", name_of(pass), ", batch ", n, ' ', dtype), parts,
+                    {apex::Op::conv2d});
     }
     for (const Pass pass : {Pass::forward, Pass::weight})
       suite.row(apex::concat("ResNet-50, stem 7x7 ", name_of(pass), ", batch ", n, ' ', dtype),
-                request(kStem, n, dtype, pass), [&] { return make(suite, kStem, n, dtype, pass); });
+                request(kStem, n, dtype, pass), [&] { return make(suite, kStem, n, dtype, pass); }, {apex::Op::conv2d});
   }
 }
 

@@ -82,9 +82,10 @@ Tensor embedding(const Tensor& indices_in, const Tensor& weight_in, std::optiona
     fail(Kind::argument, concat("embedding: weight of sizes ", weight.sizes(), " must be [entries, features], with ",
                                 "indices to look up"));
   const std::int64_t entries = weight.size(0), features = weight.size(1);
+  const auto given = padding_idx;
   if (padding_idx && *padding_idx < 0) *padding_idx += entries;
   if (padding_idx && (*padding_idx < 0 || *padding_idx >= entries))
-    fail(Kind::argument, concat("embedding: padding_idx is outside of ", entries, " entries"));
+    fail(Kind::argument, concat("embedding: padding_idx ", *given, " is outside of ", entries, " entries"));
   Dims sizes = indices.sizes();
   sizes.push_back(features);
   Tensor y = empty(sizes, weight.dtype(), weight.device());
