@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "apex/kernels/cross_entropy.hpp"
 #include "apex/kernels/data_checks.hpp"
 #include "support/on_device.hpp"
 
@@ -223,6 +224,12 @@ TEST(Indexing, WrongIndicesAreNamedOrShow) {
   EXPECT_TRUE(throws(Kind::argument, "gather: the index at [1, 0] is 3, wanted 0 to 2", gather));
   EXPECT_TRUE(throws(Kind::argument, "scatter_add: the index at [1, 0] is 3, wanted 0 to 2", scatter));
   EXPECT_TRUE(throws(Kind::argument, "one_hot: the label at [1] is 2, wanted 0 to 1", [&] { one_hot(hot); }));
+  const Tensor logits = test::make({3, 2}), loss = test::make({3});
+  test::assign(logits, [](std::int64_t i) { return double(i); });
+  EXPECT_TRUE(throws(Kind::argument, "cross_entropy: the label", [&] {
+    kernels::cross_entropy(test::context(), loss.view(), {}, logits.view(),
+                           test::values<std::int64_t>({3}, {0, 5, 1}).view(), {.reduction = kernels::Reduction::none});
+  }));
   const Tensor late = indices({100000}, 3, 13);
   test::assign(views::narrow(late, 0, 77777, 20), [](std::int64_t) { return 9.0; });
   const Tensor line = test::values<float>({3}, {1, 2, 3}), out = test::make({100000}, DType::f32);

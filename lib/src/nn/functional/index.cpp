@@ -68,7 +68,8 @@ Tensor scatter_add(const Tensor& x_in, int dim, const Tensor& index_in, const Te
 }
 
 Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
-  if (!x.defined() || !index.defined() || index.dim() != 1)
+  if (!x.defined()) fail(Kind::argument, "index_select: the first input is an undefined tensor");
+  if (!index.defined() || index.dim() != 1)
     fail(Kind::argument, concat("index_select: index must be of rank 1, is ",
                                 index.defined() ? to_string(index.sizes()) : std::string("undefined")));
   const int d = wrap_dim(dim, x.dim(), "index_select");
