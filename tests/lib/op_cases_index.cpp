@@ -70,7 +70,7 @@ OpCase looked_up(const char* what, DType index) {
   return {.op = Op::embedding,
           .what = what,
           .operands = {{}, index_into(0, 0, index)},
-          .shapes = {{{5, 3}, {7}}, {{3, 8}, {2, 5, 3}}, {{4, 3}, {0, 2}}, {{3, 5}, {}}},
+          .shapes = {{{5, 3}, {7}}, {{3, 8}, {2, 5, 3}}, {{4, 3}, {0, 2}}, {{3, 0}, {2}}, {{3, 5}, {}}},
           .call = one([](const Inputs& in) { return F::embedding(in[1], in[0]); }),
           .reference = gives([](const Arrays& in) {
             Dims sizes = in[1].sizes;
@@ -150,7 +150,11 @@ OpCase encoded(DType dtype) {
 std::vector<OpCase> index_cases() {
   return {
       gathered(1, DType::i64,
-               {{{3, 5}, {3, 7}}, {{3, 5, 2}, {2, 20, 1}}, {{2, 3, 4, 5}, {2, 3, 4, 5}}, {{3, 5}, {3, 0}}}),
+               {{{3, 5}, {3, 7}},
+                {{3, 5, 2}, {2, 20, 1}},
+                {{2, 3, 4, 5}, {2, 3, 4, 5}},
+                {{3, 5}, {3, 0}},
+                {{0, 5}, {0, 3}}}),
       gathered(0, DType::i32, {{{7}, {33}}, {{5, 3}, {1, 3}}}),
       scattered(1, DType::i64,
                 {{{3, 5}, {3, 7}, {3, 7}},

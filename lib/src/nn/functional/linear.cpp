@@ -77,9 +77,10 @@ Tensor conv2d(const Tensor& x_in, const Tensor& weight_in, const Tensor& bias_in
   Tensor x = x_in, weight = weight_in, bias = bias_in;
   OpScope op(Op::conv2d, {&x, &weight, &bias});
   const Tensor image = dense(x), kernel = dense(weight);
+  const Tensor shift = bias.defined() ? dense(bias) : Tensor();
   const MemoryFormat format = image.memory_format();
   Tensor y = empty(kernels::conv2d_output_sizes(image.sizes(), kernel.sizes(), options), x.dtype(), x.device(), format);
-  kernels::conv2d_forward(x.context(), y.view(), image.view(), kernel.view(), bias.view(), options);
+  kernels::conv2d_forward(x.context(), y.view(), image.view(), kernel.view(), shift.view(), options);
   return op.record(y, {x, weight, bias}, {{"x", image}, {"weight", kernel}},
                    [image, kernel, options, format](const Tensor& dy_in, std::span<const bool> needs) -> Gradients {
                      const Tensor dy = with_format(dy_in, format);
