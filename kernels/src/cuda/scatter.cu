@@ -78,7 +78,23 @@ __global__ void __launch_bounds__(kMapThreads)
   bounds[at] = static_cast<std::uint32_t>(low);
 }
 
-template <class N>
+/// Adds the next kAhead elements as long as there are so many: they are on their way together.
+template <int kAhead, int V, class N, class A>
+__device__ __forceinline__ void add_elements(A (&sum)[V], const N* src, std::int64_t stride,
+                                             const std::uint32_t* places, std::uint32_t& i, std::uint32_t end) {
+  for (; i + kAhead <= end; i += kAhead) {
+    Pack<N, V> read[kAhead];
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) read[u] = *reinterpret_cast<const Pack<N, V>*>(src + places[i + u] * stride);
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u)
+#pragma unroll
+      for (int v = 0; v < V; ++v) sum[v] += static_cast<A>(load(read[u].v[v]));
+  }
+}
+
+/// `s.space` counts packs of V outputs, which an index points at together.
+template <int V, class N>
 __global__ void __launch_bounds__(kMapThreads)
     sum_kernel(N* out, const N* base, const N* src, const std::uint32_t* places, const std::uint32_t* bounds,
                std::int64_t size, const Scatter s) {
@@ -89,20 +105,17 @@ __global__ void __launch_bounds__(kMapThreads)
   const std::int64_t line = at.v[3];
   const std::uint32_t* bound = bounds + line * (size + 1) + at.v[4];
   const std::uint32_t* own = places + line * s.count;
-  const N* from = src + at.v[2];
   const std::uint32_t end = bound[1];
   std::uint32_t i = bound[0];
-  A sum = start_of<N, A>(base, at.v[1]);
-  constexpr int kAhead = 4;  // elements on their way together
-  for (; i + kAhead <= end; i += kAhead) {
-    N read[kAhead];
+  A sum[V];
 #pragma unroll
-    for (int u = 0; u < kAhead; ++u) read[u] = from[own[i + u] * s.src_stride];
+  for (int v = 0; v < V; ++v) sum[v] = start_of<N, A>(base, at.v[1] + v);
+  add_elements<8>(sum, src + at.v[2], s.src_stride, own, i, end);
+  add_elements<1>(sum, src + at.v[2], s.src_stride, own, i, end);
+  Pack<N, V> result;
 #pragma unroll
-    for (int u = 0; u < kAhead; ++u) sum += static_cast<A>(load(read[u]));
-  }
-  for (; i < end; ++i) sum += static_cast<A>(load(from[own[i] * s.src_stride]));
-  out[at.v[0]] = store<N>(sum);
+  for (int v = 0; v < V; ++v) result.v[v] = store<N>(sum[v]);
+  *reinterpret_cast<Pack<N, V>*>(out + at.v[0]) = result;
 }
 
 unsigned blocks_of(std::int64_t n) { return static_cast<unsigned>(ceil_div(n, kMapThreads)); }
@@ -181,9 +194,26 @@ void scatter_add(const Context& ctx, View out, ConstView base, ConstView src, Co
   bounds_kernel<<<blocks_of(lines * (size + 1)), kMapThreads, 0, stream>>>(bounds.as<std::uint32_t>(), sorted.keys,
                                                                            lines, count, size);
   visit_summable(out.dtype, [&]<class T>() {
-    sum_kernel<<<blocks_of(s.space.numel), kMapThreads, 0, stream>>>(
-        native<T>(out), base.defined() ? native<T>(base) : nullptr, native<T>(src), sorted.places,
-        bounds.as<std::uint32_t>(), size, s);
+    using N = native_t<T>;
+    constexpr int V = kVector<N>;
+    N* to = native<T>(out);
+    const N *start = base.defined() ? native<T>(base) : nullptr, *from = native<T>(src);
+    const auto launch = [&](auto kernel) {
+      kernel<<<blocks_of(s.space.numel), kMapThreads, 0, stream>>>(to, start, from, sorted.places,
+                                                                   bounds.as<std::uint32_t>(), size, s);
+    };
+    // Packs where an index is for a whole row: the rows of an embedding.
+    const auto& first = s.space.stride;
+    const bool rows =
+        first[0][0] == 1 && first[1][0] == 1 && first[2][0] == 1 && first[3][0] == 0 && first[4][0] == 0 &&
+        s.space.size[0] % V == 0 && s.src_stride % V == 0 &&
+        packs<5>(s.space, V, {to, start, from, nullptr, nullptr}, {sizeof(N), sizeof(N), sizeof(N), 1, 1});
+    if (rows) {
+      s.space = packed(s.space, V);
+      launch(sum_kernel<V, N>);
+    } else {
+      launch(sum_kernel<1, N>);
+    }
   });
   check_launch("scatter_add");
 }
