@@ -16,6 +16,8 @@ add_library(apex_autograd OBJECT
   src/nn/functional/batch_norm.cpp
   src/nn/functional/conv.cpp
   src/nn/functional/dropout.cpp
+  src/nn/functional/index.cpp
+  src/nn/functional/join.cpp
   src/nn/functional/linear.cpp
   src/nn/functional/loss.cpp
   src/nn/functional/pointwise_loss.cpp

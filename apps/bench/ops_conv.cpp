@@ -213,11 +213,12 @@ void convolution_rows(Suite& suite) {
       for (const Layer& l : kLayers)
         parts.push_back({l.count, request(l, n, dtype, pass),
                          [&suite, l, n, dtype, pass] { return make(suite, l, n, dtype, pass); }});
-      suite.sum_row(apex::concat("ResNet-50, 52 convolutions ", name_of(pass), ", batch ", n, ' ', dtype), parts);
+      suite.sum_row(apex::concat("ResNet-50, 52 convolutions ", name_of(pass), ", batch ", n, ' ', dtype), parts,
+                    {apex::Op::conv2d});
     }
     for (const Pass pass : {Pass::forward, Pass::weight})
       suite.row(apex::concat("ResNet-50, stem 7x7 ", name_of(pass), ", batch ", n, ' ', dtype),
-                request(kStem, n, dtype, pass), [&] { return make(suite, kStem, n, dtype, pass); });
+                request(kStem, n, dtype, pass), [&] { return make(suite, kStem, n, dtype, pass); }, {apex::Op::conv2d});
     for (const auto& [title, l] : {std::pair{"grouped 3x3, 32 groups of 4 of 128 channels, 56 pixels", kGrouped},
                                    {"depthwise 3x3, 144 channels, 56 pixels", kDepthwise},
                                    {"dilated 3x3 by 2, 512 channels, 28 pixels", kDilated}})
@@ -231,7 +232,8 @@ void convolution_rows(Suite& suite) {
       for (const Layer& l : kGenerator)
         parts.push_back({l.count, request(l, n, dtype, pass),
                          [&suite, l, n, dtype, pass = pass] { return make(suite, l, n, dtype, pass); }});
-      suite.sum_row(apex::concat("DCGAN, 5 transposed convolutions ", title, ", batch ", n, ' ', dtype), parts);
+      suite.sum_row(apex::concat("DCGAN, 5 transposed convolutions ", title, ", batch ", n, ' ', dtype), parts,
+                    {apex::Op::conv_transpose2d});
     }
   }
 }

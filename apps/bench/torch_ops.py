@@ -231,6 +231,129 @@ def l2norm(model):
     return lambda: torch.nn.utils.get_total_norm(grads)
 
 
+def binary(name, n, dtype):
+    a, b = (torch.rand(int(n), device=device).mul_(1.5).add_(0.5).to(DTYPES[dtype]) for _ in range(2))
+    y = torch.empty_like(a)
+    f = getattr(torch, name)
+    return lambda: f(a, b, out=y)
+
+
+def unary(name, n, dtype):
+    x = torch.rand(int(n), device=device).mul_(1.5).add_(0.5).to(DTYPES[dtype])
+    y = torch.empty_like(x)
+    f = getattr(torch, name)
+    return lambda: f(x, out=y)
+
+
+def scale(n, dtype):
+    x = rand(int(n), dtype=DTYPES[dtype])
+    return lambda: torch.add(0.25, x, alpha=1.5)
+
+
+def compare(n, dtype):
+    a, b = rand(int(n), dtype=DTYPES[dtype]), rand(int(n), dtype=DTYPES[dtype])
+    y = torch.empty(int(n), dtype=torch.bool, device=device)
+    return lambda: torch.lt(a, b, out=y)
+
+
+def where(n, dtype):
+    a, b = rand(int(n), dtype=DTYPES[dtype]), rand(int(n), dtype=DTYPES[dtype])
+    condition, y = a < b, torch.empty_like(a)
+    return lambda: torch.where(condition, a, b, out=y)
+
+
+def dropout(n, dtype):
+    x = rand(int(n), dtype=DTYPES[dtype])
+    return lambda: F.dropout(x, 0.5)
+
+
+def reduce(name, rows, columns, dtype):
+    if dtype == "bool":
+        x = torch.ones(int(rows), int(columns), dtype=torch.bool, device=device)
+    else:
+        x = rand(int(rows), int(columns), dtype=DTYPES[dtype])
+    f = getattr(torch, {"max": "amax", "min": "amin"}.get(name, name))
+    return lambda: f(x, 1)
+
+
+def cumsum(rows, columns, dtype):
+    x = rand(int(rows), int(columns), dtype=DTYPES[dtype])
+    y = torch.empty_like(x)
+    return lambda: torch.cumsum(x, 1, out=y)
+
+
+def move(*words):
+    name, (rows, columns, dtype) = " ".join(words[:-3]), words[-3:]
+    rows, columns = int(rows), int(columns)
+    x = rand(rows, columns, dtype=DTYPES[dtype])
+    return {
+        "reshape of a transposed matrix": lambda: x.t().reshape(1, -1),
+        "permute and contiguous": lambda: x.permute(1, 0).contiguous(),
+        "narrow and copy": lambda: x.narrow(1, 64, columns // 2).clone(),
+        "slice and copy": lambda: x[1::2].clone(),
+        "flip": lambda: torch.flip(x, [1]),
+        "pad": lambda: F.pad(x, (32, 32)),
+        "cat": lambda: torch.cat([x, x], 1),
+        "expand and copy": lambda: x[:1].expand(rows, columns).contiguous(),
+    }[name]
+
+
+def to_device(n, dtype):
+    x = torch.rand(int(n), dtype=DTYPES[dtype])
+    return lambda: x.to(device)
+
+
+def table(which, tokens, entries, features, dtype):
+    weight = rand(int(entries), int(features), dtype=DTYPES[dtype]).requires_grad_(which == "bwd")
+    indices = torch.randint(int(entries), (int(tokens),), device=device)
+    if which == "select":
+        return lambda: weight.index_select(0, indices)
+    if which == "fwd":
+        return lambda: F.embedding(indices, weight)
+    y = F.embedding(indices, weight)
+    dy = torch.rand_like(y)
+    return lambda: torch.autograd.grad(y, weight, dy, retain_graph=True)
+
+
+def gather(scatter, rows, columns, dtype):
+    x = rand(int(rows), int(columns), dtype=DTYPES[dtype])
+    index = torch.randint(int(columns), x.shape, device=device)
+    if scatter:
+        return lambda: torch.zeros_like(x).scatter_add_(1, index, x)
+    return lambda: torch.gather(x, 1, index)
+
+
+def one_hot(rows, classes):
+    labels = torch.arange(int(rows), device=device) * 7919 % int(classes)
+    return lambda: F.one_hot(labels, int(classes))
+
+
+def sort(rows, columns, dtype):
+    x = rand(int(rows), int(columns), dtype=DTYPES[dtype])
+    return lambda: torch.sort(x, 1, stable=True)
+
+
+def topk(k, rows, columns, dtype):
+    x = rand(int(rows), int(columns), dtype=DTYPES[dtype])
+    return lambda: torch.topk(x, int(k), 1)
+
+
+def log_softmax(rows, columns, dtype):
+    x = rand(int(rows), int(columns), dtype=DTYPES[dtype])
+    return lambda: torch.log_softmax(x, 1)
+
+
+def avg_pool(adaptive, n, c, h, w, dtype):
+    x = rand(int(n), int(c), int(h), int(w), dtype=DTYPES[dtype], last=True)
+    return (lambda: F.adaptive_avg_pool2d(x, 1)) if adaptive else (lambda: F.avg_pool2d(x, 2))
+
+
+def batch_norm_eval(n, c, h, w, dtype):
+    x = rand(int(n), int(c), int(h), int(w), dtype=DTYPES[dtype])
+    mean, var = torch.full((int(c),), 0.25, device=device), torch.full((int(c),), 0.5, device=device)
+    return lambda: F.batch_norm(x, mean, var, var, mean, False)
+
+
 OPS = {
     "copy": copy, "cast": cast, "channels_last": channels_last, "add": add, "relu": relu, "sum": sum_,
     "max_pool_fwd": lambda *a: max_pool(False, *a), "max_pool_bwd": lambda *a: max_pool(True, *a),
@@ -245,6 +368,14 @@ OPS = {
     "linear_wgrad": lambda *a: linear("wgrad", *a),
     "conv_fwd": lambda *a: conv("fwd", *a), "conv_dgrad": lambda *a: conv("dgrad", *a),
     "conv_wgrad": lambda *a: conv("wgrad", *a),
+    "binary": binary, "unary": unary, "scale": scale, "compare": compare, "where": where, "dropout": dropout,
+    "reduce": reduce, "cumsum": cumsum, "move": move, "to_device": to_device,
+    "embedding": lambda *a: table("fwd", *a), "embedding_bwd": lambda *a: table("bwd", *a),
+    "index_select": lambda *a: table("select", *a),
+    "gather": lambda *a: gather(False, *a), "scatter_add": lambda *a: gather(True, *a),
+    "one_hot": one_hot, "sort": sort, "topk": topk, "log_softmax": log_softmax,
+    "avg_pool2d": lambda *a: avg_pool(False, *a), "adaptive_avg_pool2d": lambda *a: avg_pool(True, *a),
+    "batch_norm_eval": batch_norm_eval,
     "sgd": sgd, "l2norm": l2norm,
 }
 

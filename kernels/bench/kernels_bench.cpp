@@ -10,12 +10,15 @@
 #include "apex/kernels/copy.hpp"
 #include "apex/kernels/elementwise.hpp"
 #include "apex/kernels/image.hpp"
+#include "apex/kernels/indexing.hpp"
 #include "apex/kernels/matmul.hpp"
 #include "apex/kernels/multi_tensor.hpp"
 #include "apex/kernels/pool.hpp"
 #include "apex/kernels/random.hpp"
 #include "apex/kernels/reduce.hpp"
+#include "apex/kernels/scan.hpp"
 #include "apex/kernels/softmax.hpp"
+#include "apex/kernels/sort.hpp"
 
 // CPU loops at the sizes of a training step. bytes_per_second counts what an op must move at least: each operand once.
 
@@ -175,6 +178,37 @@ void sgd(benchmark::State& state) {
   moved(state, state.range(0) * state.range(1), 5);
 }
 BENCHMARK(sgd)->Args({65, 4200})->Args({62, 188000})->Unit(benchmark::kMicrosecond)->UseRealTime();
+
+/// Rows of a table by index, and the gradient of that. Arguments: rows looked up, features.
+void table_rows(benchmark::State& state, bool gradient) {
+  const std::int64_t count = state.range(0), features = state.range(1);
+  const Tensor table = filled({4096, features}), rows = filled({count, features}), list = empty({count}, DType::i64);
+  for (std::int64_t i = 0; i < count; ++i) list.data<std::int64_t>()[i] = i * 7919 % 4096;
+  const Tensor index = views::expand(views::reshape(list, {count, 1}), {count, features});
+  for (auto _ : state)
+    if (gradient)
+      kernels::scatter_add({}, table.view(), {}, rows.view(), index.view(), 0);
+    else
+      kernels::gather({}, rows.view(), table.view(), index.view(), 0);
+  moved(state, (gradient ? count + 4096 : 2 * count) * features, 1);
+}
+BENCHMARK_CAPTURE(table_rows, gather, false)->Args({8192, 512})->Unit(benchmark::kMicrosecond)->UseRealTime();
+BENCHMARK_CAPTURE(table_rows, scatter_add, true)->Args({8192, 512})->Unit(benchmark::kMicrosecond)->UseRealTime();
+
+/// Arguments: lines, their length.
+void sort(benchmark::State& state) {
+  const Tensor x = filled({state.range(0), state.range(1)}), y = empty_like(x), places = empty_like(x, DType::i64);
+  for (auto _ : state) kernels::sort({}, y.view(), places.view(), x.view(), 1);
+  state.SetItemsProcessed(state.iterations() * x.numel());
+}
+BENCHMARK(sort)->Args({1, 1 << 18})->Args({256, 1000})->Unit(benchmark::kMicrosecond)->UseRealTime();
+
+void cumsum(benchmark::State& state) {
+  const Tensor x = filled({1024, 4096}), y = empty_like(x);
+  for (auto _ : state) kernels::cumsum({}, y.view(), x.view(), static_cast<int>(state.range(0)));
+  moved(state, x.numel(), 2);
+}
+BENCHMARK(cumsum)->ArgName("dim")->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
 void image_normalize(benchmark::State& state) {
   const Tensor x = empty({16, 3, 224, 224}, DType::u8, kCpu, kLast),

@@ -44,8 +44,28 @@ TEST(Functional, BinaryGradients) {
     check_gradient(f, {wave({2, 3, 4, 5}, 0, 1.0, 0.0, DType::f64, kLast), wave({1, 3, 1, 1}, 1, 1.0, 2.0)});
     check_gradient(f, {wave({0, 5}, 0), wave({5}, 1)});
     expect_error(Kind::argument, "do not broadcast", [&, op = op] { op(wave({3}), wave({4})); });
-    expect_error(Kind::argument, name.c_str(), [&, op = op] { op(wave({3}), wave({3}, 0, 1, 0, DType::f32)); });
+    expect_error(Kind::argument, name.c_str(), [&, op = op] { op(wave({3}), test::ones({3}, DType::i64)); });
     expect_error(Kind::argument, "undefined", [&, op = op] { op(Tensor(), wave({3})); });
+  }
+}
+
+TEST(Functional, MixedFloatingTypesAreBroughtToTheWidest) {
+  const std::pair<std::pair<DType, DType>, DType> cases[] = {{{DType::f32, DType::f64}, DType::f64},
+                                                             {{DType::f16, DType::f32}, DType::f32},
+                                                             {{DType::f16, DType::bf16}, DType::f32},
+                                                             {{DType::bf16, DType::bf16}, DType::bf16}};
+  for (const auto& [given, want] : cases) {
+    const Tensor a = leaf(test::full({3}, 1.5, given.first)), b = leaf(test::full({3}, 0.25, given.second));
+    const Tensor y = F::mul(a, b);
+    EXPECT_EQ(y.dtype(), want);
+    expect_values(y, {0.375, 0.375, 0.375}, 0);
+    EXPECT_EQ(F::cat({a, b}).dtype(), want);
+    EXPECT_EQ(F::where(F::lt(a, b), a, b).dtype(), want);
+    backward(y, test::ones({3}, want));
+    EXPECT_EQ(grad(a).dtype(), given.first);
+    EXPECT_EQ(grad(b).dtype(), given.second);
+    expect_values(grad(a), {0.25, 0.25, 0.25}, 0);
+    expect_values(grad(b), {1.5, 1.5, 1.5}, 0);
   }
 }
 

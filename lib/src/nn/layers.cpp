@@ -119,6 +119,21 @@ Linear::Linear(std::int64_t in_features, std::int64_t out_features, bool bias, G
 
 Tensor Linear::forward(const Tensor& x) { return functional::linear(x, weight_, bias_); }
 
+Embedding::Embedding(std::int64_t entries, std::int64_t features, std::optional<std::int64_t> padding_idx,
+                     Generator& generator)
+    : padding_idx_(padding_idx) {
+  if (entries < 1 || features < 1)
+    fail(Kind::argument, concat("Embedding: ", entries, " entries of ", features, " features; both must be positive"));
+  if (padding_idx_ && *padding_idx_ < 0) *padding_idx_ += entries;
+  if (padding_idx_ && (*padding_idx_ < 0 || *padding_idx_ >= entries))
+    fail(Kind::argument, concat("Embedding: padding_idx ", *padding_idx, " is outside of ", entries, " entries"));
+  weight_ = register_parameter("weight", empty({entries, features}));
+  init::normal(weight_, 0.0, 1.0, generator);
+  if (padding_idx_) init::constant(views::select(weight_, 0, *padding_idx_), 0.0);
+}
+
+Tensor Embedding::forward(const Tensor& indices) { return functional::embedding(indices, weight_, padding_idx_); }
+
 namespace {
 void check_momentum(const char* kind, std::optional<double> momentum) {
   if (momentum && !(*momentum >= 0.0 && *momentum <= 1.0))

@@ -121,6 +121,23 @@ class Linear : public Module {
   Tensor weight_, bias_;
 };
 
+/// Rows of a table: indices [...] (i64 or i32) to [..., features]. weight [entries, features].
+/// New: normal with mean 0 and standard deviation 1; the row of padding_idx is 0 and gets no gradient.
+class Embedding : public Module {
+ public:
+  /// @throws Kind::argument for sizes below 1 or a padding_idx (negative from the end) outside of the entries
+  Embedding(std::int64_t entries, std::int64_t features, std::optional<std::int64_t> padding_idx = {},
+            Generator& generator = default_generator());
+  Tensor forward(const Tensor& indices) override;
+  std::string_view kind() const override { return "Embedding"; }
+  const Tensor& weight() const { return weight_; }
+  std::optional<std::int64_t> padding_idx() const { return padding_idx_; }  ///< from the front
+
+ private:
+  std::optional<std::int64_t> padding_idx_;
+  Tensor weight_;
+};
+
 /// Normalises each channel (dimension 1 of rank 2 to 5) over batch and space (Ioffe, Szegedy 2015, arXiv:1502.03167).
 ///
 /// Training: statistics of the batch; running_mean and running_var move towards them by `momentum` (variance unbiased),

@@ -46,6 +46,9 @@ void check_arguments(const OpScope& op, const Tensor& x, const BatchNormArgument
 Tensor batch_norm_op(Op which, Tensor x_in, Tensor residual_in, BatchNormArguments a, bool relu) {
   OpScope op(which, {&x_in, &a.weight, &a.bias, &a.running_mean, &a.running_var, &a.num_batches_tracked, &residual_in});
   check_arguments(op, x_in, a);
+  const Tensor weight = a.weight, bias = a.bias;  // as given: what gradients are for
+  if (weight.defined()) a.weight = dense(weight);
+  if (bias.defined()) a.bias = dense(bias);
   const Tensor x = dense(x_in);
   const Tensor residual = residual_in.defined() ? with_strides_of(residual_in, x) : Tensor();
   const auto context = x.context();
@@ -70,7 +73,7 @@ Tensor batch_norm_op(Op which, Tensor x_in, Tensor residual_in, BatchNormArgumen
   }
   const Tensor kept_y = relu && residual.defined() ? y.detach() : Tensor();
   return op.record(
-      y, {x_in, a.weight, a.bias, residual_in},
+      y, {x_in, weight, bias, residual_in},
       {{"x", x},
        {"weight", a.weight},
        {"bias", relu ? a.bias : Tensor()},

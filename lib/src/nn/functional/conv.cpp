@@ -60,10 +60,10 @@ template <class Options>
 Tensor convolve(const Passes<Options>& passes, Tensor x, Tensor weight, Tensor bias, const Options& options) {
   OpScope op(passes.op, {&x, &weight, &bias});
   if (!weight.defined()) fail(Kind::argument, concat(op.row().name, ": the weight is an undefined tensor"));
-  const Tensor image = dense(x), kernel = dense(weight);
+  const Tensor image = dense(x), kernel = dense(weight), shift = bias.defined() ? dense(bias) : Tensor();
   const MemoryFormat format = image.memory_format();
   Tensor y = empty(passes.output_sizes(image.sizes(), kernel.sizes(), options), x.dtype(), x.device(), format);
-  passes.forward(x.context(), y.view(), image.view(), kernel.view(), bias.view(), options);
+  passes.forward(x.context(), y.view(), image.view(), kernel.view(), shift.view(), options);
   return op.record(y, {x, weight, bias}, {{"x", x}, {"weight", weight}},
                    [&passes, x, weight, options, format](const Tensor& dy_in, std::span<const bool> needs) {
                      Gradients g(3);
