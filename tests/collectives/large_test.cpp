@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
-// More than 2^31 elements, which MPI's counts cannot say, in pieces of half a GiB (the session mode of this test) so that
-// MPI's own copies stay small. Needs 6 GiB of memory for two ranks. The arithmetic of pieces is the same in every
+// More than 2^31 elements, which MPI's counts cannot say, in pieces of half a GiB (the session mode of this test) so
+// that MPI's own copies stay small. Needs 6 GiB of memory for two ranks. The arithmetic of pieces is the same in every
 // collective; collectives.ranks.pieces runs them all with pieces of seven elements.
 #include <gtest/gtest.h>
 
