@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 target_sources(apex_io PRIVATE
   src/checkpoint/agreement.cpp
+  src/checkpoint/child.cpp
   src/checkpoint/directory.cpp
   src/checkpoint/directory_lock.cpp
   src/checkpoint/fault.cpp

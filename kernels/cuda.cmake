@@ -27,8 +27,11 @@ target_sources(apex_kernels PRIVATE
   src/cuda/elementwise_integer.cu
   src/cuda/elementwise_scale.cu
   src/cuda/fill.cu
+  src/cuda/gather.cu
   src/cuda/handles.cpp
   src/cuda/image.cu
+  src/cuda/image_resize.cu
+  src/cuda/index_faults.cu
   src/cuda/loss.cu
   src/cuda/loss_backward.cu
   src/cuda/matmul.cpp
@@ -44,8 +47,12 @@ target_sources(apex_kernels PRIVATE
   src/cuda/reduce_max.cu
   src/cuda/reduce_min.cu
   src/cuda/reduce_sum.cu
+  src/cuda/scan.cu
+  src/cuda/scatter.cu
   src/cuda/softmax.cu
   src/cuda/softmax_backward.cu
+  src/cuda/sort.cu
+  src/cuda/sort_lines.cu
   src/cuda/topk.cu
   src/cuda/unary.cu
   src/cuda/unary_backward.cu

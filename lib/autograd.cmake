@@ -14,8 +14,10 @@ add_library(apex_autograd OBJECT
   src/nn/functional/activation.cpp
   src/nn/functional/arithmetic.cpp
   src/nn/functional/batch_norm.cpp
-  src/nn/functional/conv_gradients.cpp
+  src/nn/functional/conv.cpp
   src/nn/functional/dropout.cpp
+  src/nn/functional/index.cpp
+  src/nn/functional/join.cpp
   src/nn/functional/linear.cpp
   src/nn/functional/loss.cpp
   src/nn/functional/pointwise_loss.cpp
@@ -31,4 +33,4 @@ add_library(apex_autograd OBJECT
 target_include_directories(apex_autograd PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>)
 target_link_libraries(apex_autograd PUBLIC apex_core apex_kernels)
 set_target_properties(apex_autograd PROPERTIES POSITION_INDEPENDENT_CODE ON)
-target_link_libraries(apex PUBLIC apex_autograd)
+apex_add_component(apex_autograd)

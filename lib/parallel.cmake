@@ -10,4 +10,4 @@ add_library(apex_parallel OBJECT
 target_include_directories(apex_parallel PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>)
 target_link_libraries(apex_parallel PUBLIC apex_autograd apex_collectives)
 set_target_properties(apex_parallel PROPERTIES POSITION_INDEPENDENT_CODE ON)
-target_link_libraries(apex PUBLIC apex_parallel)
+apex_add_component(apex_parallel)

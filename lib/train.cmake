@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 target_sources(apex PRIVATE
   src/train/classifier.cpp
+  src/train/common_facts.cpp
   src/train/host_link.cpp
   src/train/lagged_sums.cpp
   src/train/meters.cpp
@@ -18,4 +19,9 @@ target_sources(apex PRIVATE
   src/train/trainer_checkpoint.cpp)
 if(APEX_ENABLE_CUDA)
   target_sources(apex PRIVATE src/train/cuda/captured_graph.cpp)
+  if(APEX_HAS_NVJPEG)
+    target_sources(apex PRIVATE src/train/cuda/nvjpeg_decoder.cpp)
+    target_link_libraries(apex PRIVATE NVJPEG::nvjpeg)
+    target_compile_definitions(apex PRIVATE APEX_HAS_NVJPEG=1)
+  endif()
 endif()

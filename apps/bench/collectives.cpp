@@ -25,9 +25,11 @@ namespace {
 using apex::Tensor;
 using Clock = std::chrono::steady_clock;
 
-/// Microseconds of one call, `calls` of them queued one after the other; the slowest rank's, median of five.
-double time_us(const apex::dist::Session& session, int calls, const std::function<void()>& call) {
-  const auto block = [&](int n) {
+/// Microseconds of one call of each kind, `calls` of them queued one after the other; the slowest rank's, median of
+/// five. The kinds take turns, so that what drifts meets them alike. 0 for an empty one.
+std::vector<double> times_us(const apex::dist::Session& session, int calls,
+                             const std::vector<std::function<void()>>& kinds) {
+  const auto block = [&](const std::function<void()>& call, int n) {
     synchronize(session.device());
     session.world().barrier();
     const auto start = Clock::now();
@@ -35,10 +37,16 @@ double time_us(const apex::dist::Session& session, int calls, const std::functio
     synchronize(session.device());
     return 1e6 * std::chrono::duration<double>(Clock::now() - start).count() / n;
   };
-  block(3);
-  std::vector<double> us;
-  for (int i = 0; i < 5; ++i) us.push_back(session.world().all_reduce(block(calls), apex::dist::ReduceOp::max));
-  return median(std::move(us));
+  std::vector<std::vector<double>> us(kinds.size());
+  for (int round = -1; round < 5; ++round)
+    for (std::size_t k = 0; k < kinds.size(); ++k) {
+      if (!kinds[k]) continue;
+      const double mine = block(kinds[k], round < 0 ? 3 : calls);  // the first is not counted
+      if (round >= 0) us[k].push_back(session.world().all_reduce(mine, apex::dist::ReduceOp::max));
+    }
+  std::vector<double> medians;
+  for (auto& list : us) medians.push_back(list.empty() ? 0 : median(std::move(list)));
+  return medians;
 }
 
 /// The bare loop: the same library call on the same communicator (and stream), nothing of ours around it.
@@ -73,7 +81,7 @@ bool sums_right(const apex::dist::ProcessGroup& group, const Tensor& t) {
 }  // namespace
 
 void run_collectives(const apex::dist::Session& session, const CollectivesOptions& options) {
-  const auto group = session.world();
+  const auto group = session.world(), in_stream = group.in_stream();
   const bool talks = session.rank() == 0;
   if (session.size() < 2)
     apex::fail(apex::Kind::argument, "collectives take several ranks: mpirun -n 2 apex_bench collectives");
@@ -84,7 +92,8 @@ void run_collectives(const apex::dist::Session& session, const CollectivesOption
 #endif
     std::printf("apex_bench collectives on %d ranks, %s, %s\n", session.size(), device_name(session.device()).c_str(),
                 transport.c_str());
-    std::printf("%-24s %12s %12s %12s %8s\n", "all-reduce f32", "us", "bus GB/s", "bare us", "ratio");
+    std::printf("%-16s %12s %12s %12s %8s %12s %8s\n", "all-reduce f32", "us", "bus GB/s", "bare us", "ratio",
+                "async us", "ratio");
   }
   nlohmann::json rows = nlohmann::json::array();
   bool all_right = true;
@@ -93,21 +102,26 @@ void run_collectives(const apex::dist::Session& session, const CollectivesOption
     const Tensor t = apex::empty({bytes / 4}, apex::DType::f32, session.device());
     apex::kernels::fill(t.context(), t.view(), 0);
     const int calls = bytes <= (1 << 20) ? options.calls : std::max(10, options.calls / 5);
-    const double ours = time_us(session, calls, [&] { group.all_reduce(t).wait(); });
-    const auto raw = raw_all_reduce(group, t);
-    synchronize(session.device());
-    const double bare = raw ? time_us(session, calls, raw) : 0;
-    const bool right = sums_right(group, t);
+    const auto us = times_us(
+        session, calls,
+        {[&] { in_stream.all_reduce(t).wait(); }, raw_all_reduce(group, t), [&] { group.all_reduce(t).wait(); }});
+    const double ours = us[0], bare = us[1], async = us[2];
+    const bool right = sums_right(group, t) && sums_right(in_stream, t);
     all_right = all_right && right;
     const double bus = 2.0 * (session.size() - 1) / session.size() * static_cast<double>(bytes) / ours * 1e-3;
     if (talks) {
       const std::string size =
           bytes >= (1 << 20) ? apex::concat(bytes >> 20, " MiB") : apex::concat(bytes >> 10, " KiB");
-      std::printf("%-24s %12.2f %12.2f %12.2f %8.3f%s\n", size.c_str(), ours, bus, bare, bare > 0 ? bare / ours : 0.0,
-                  right ? "" : "  WRONG");
+      std::printf("%-16s %12.2f %12.2f %12.2f %8.3f %12.2f %8.3f%s\n", size.c_str(), ours, bus, bare, bare / ours,
+                  async, bare / async, right ? "" : "  WRONG");
       std::fflush(stdout);
     }
-    rows.push_back({{"bytes", bytes}, {"us", ours}, {"bus_GB_per_s", bus}, {"bare_us", bare}, {"right", right}});
+    rows.push_back({{"bytes", bytes},
+                    {"us", ours},
+                    {"bus_GB_per_s", bus},
+                    {"bare_us", bare},
+                    {"async_us", async},
+                    {"right", right}});
   }
   if (talks && !options.json.empty()) {
     std::ofstream file(options.json);

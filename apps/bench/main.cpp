@@ -63,7 +63,9 @@ int kernels(const std::string& what, int argc, char** argv) {
   set.flag("peer", options.peer, "time the same rows in PyTorch, in turn");
   set.text("python", options.python, "the Python that has torch");
   set.text("json", options.json, "write the rows to this file");
+  set.flag("list", options.list, "run nothing; print each row's title, a tab and the ops of the op table it is for");
   if (!parse(set, argc, argv)) return 0;
+  if (options.list && options.peer) throw UsageError("--list runs nothing: no --peer with it");
   options.device = device_of(device);
   options.runs = static_cast<int>(runs);
   omp_set_num_threads(static_cast<int>(threads));
@@ -78,6 +80,10 @@ int kernels(const std::string& what, int argc, char** argv) {
     bench::loss_rows(suite);
     bench::matrix_rows(suite);
     bench::convolution_rows(suite);
+    bench::elementwise_rows(suite);
+    bench::reduction_rows(suite);
+    bench::shape_rows(suite);
+    bench::index_rows(suite);
   }
   suite.finish();
   return 0;
@@ -146,6 +152,7 @@ int step(int argc, char** argv, std::chrono::steady_clock::time_point started) {
   c.loss_scale = loss_scale > 0 ? loss_scale : c.dtype == apex::DType::f16 ? 1024 : 1;
   c.channels_last = !channels_first;
   if (options.cuda_graph && !cuda) throw UsageError("--cuda-graph takes --device cuda");
+  if (!options.plan_cache.empty() && !cuda) throw UsageError("--plan-cache takes --device cuda");
   if (count_syncs > 0 && !cuda) throw UsageError("--count-syncs takes --device cuda");
   options.rounds = static_cast<int>(rounds);
   options.steps = or_else(steps, cuda ? 30 : 5);

@@ -14,6 +14,25 @@ void batch_norm_rows(Suite& suite);
 void loss_rows(Suite& suite);
 void matrix_rows(Suite& suite);
 void convolution_rows(Suite& suite);
+void elementwise_rows(Suite& suite);
+void reduction_rows(Suite& suite);
+void shape_rows(Suite& suite);
+void index_rows(Suite& suite);
+
+/// A row whose result is one tensor. `make` gives the inputs and, last, the result where `run` writes into it; run
+/// returns the result. `want` is element i of it in row-major order; a few places are compared.
+struct SimpleRow {
+  std::string title, peer;
+  std::vector<apex::Op> ops;
+  double bytes = 0;
+  std::function<std::vector<apex::Tensor>()> make;
+  std::function<apex::Tensor(const std::vector<apex::Tensor>&)> run;
+  std::function<double(const std::vector<apex::Tensor>&, std::int64_t i)> want;
+  double relative = 0, absolute = 0;
+};
+void simple_row(Suite& suite, const SimpleRow& row);
+/// Element i of a dense row-major tensor.
+double element(const apex::Tensor& t, std::int64_t i);
 
 /// The rows of `apex_bench optim`.
 void optimizer_rows(Suite& suite);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
-// Activations, pointwise losses and dropout.
+// Activations, pointwise losses and nll_loss.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,10 +8,7 @@
 
 #include "apex/core/error.hpp"
 #include "apex/kernels/activation.hpp"
-#include "apex/kernels/elementwise.hpp"
 #include "apex/kernels/loss.hpp"
-#include "apex/kernels/random.hpp"
-#include "apex/kernels/softmax.hpp"
 #include "apex/tensor_ops.hpp"
 #include "ops.hpp"
 
@@ -20,6 +17,7 @@ namespace {
 
 using apex::ConstView;
 using apex::DType;
+using apex::Op;
 using apex::Tensor;
 namespace kernels = apex::kernels;
 namespace views = apex::views;
@@ -38,22 +36,27 @@ double slope_of(Function f, double x) { return (f(x + 1e-5) - f(x - 1e-5)) / 2e-
 
 struct ActivationRow {
   const char* name;
+  Op op;
   Activation f;
   Function reference;
 };
 const std::vector<ActivationRow>& activations() {
   static const std::vector<ActivationRow> all = {
-      {"gelu", {ActivationKind::gelu}, [](double x) { return 0.5 * x * std::erfc(-x / std::sqrt(2.0)); }},
+      {"gelu", Op::gelu, {ActivationKind::gelu}, [](double x) { return 0.5 * x * std::erfc(-x / std::sqrt(2.0)); }},
       {"gelu_tanh",
+       Op::gelu,
        {ActivationKind::gelu_tanh},
        [](double x) { return x * sigmoid(2 * 0.79788456080286536 * (x + 0.044715 * x * x * x)); }},
-      {"silu", {ActivationKind::silu}, [](double x) { return x * sigmoid(x); }},
-      {"leaky_relu", {ActivationKind::leaky_relu, 0.2}, [](double x) { return x > 0 ? x : 0.2 * x; }},
-      {"elu", {ActivationKind::elu, 1.0}, [](double x) { return x > 0 ? x : std::expm1(x); }},
-      {"softplus", {ActivationKind::softplus, 1.0, 20.0}, log1p_exp},
-      {"clamp", {ActivationKind::clamp, -0.5, 0.5}, [](double x) { return std::clamp(x, -0.5, 0.5); }},
-      {"hardtanh", {ActivationKind::hardtanh, -0.5, 0.5}, [](double x) { return std::clamp(x, -0.5, 0.5); }},
-      {"log_sigmoid", {ActivationKind::log_sigmoid}, [](double x) { return -log1p_exp(-x); }},
+      {"silu", Op::silu, {ActivationKind::silu}, [](double x) { return x * sigmoid(x); }},
+      {"leaky_relu", Op::leaky_relu, {ActivationKind::leaky_relu, 0.2}, [](double x) { return x > 0 ? x : 0.2 * x; }},
+      {"elu", Op::elu, {ActivationKind::elu, 1.0}, [](double x) { return x > 0 ? x : std::expm1(x); }},
+      {"softplus", Op::softplus, {ActivationKind::softplus, 1.0, 20.0}, log1p_exp},
+      {"clamp", Op::clamp, {ActivationKind::clamp, -0.5, 0.5}, [](double x) { return std::clamp(x, -0.5, 0.5); }},
+      {"hardtanh",
+       Op::hardtanh,
+       {ActivationKind::hardtanh, -0.5, 0.5},
+       [](double x) { return std::clamp(x, -0.5, 0.5); }},
+      {"log_sigmoid", Op::log_sigmoid, {ActivationKind::log_sigmoid}, [](double x) { return -log1p_exp(-x); }},
   };
   return all;
 }
@@ -65,50 +68,38 @@ double bytes_of(std::int64_t n, DType dtype) {
 void activation_pair(Suite& suite, const ActivationRow& row, std::int64_t n, DType dtype) {
   const std::string tail = apex::concat(' ', n, ' ', dtype);
   const auto tensor = [&](std::uint64_t seed) { return uniform({n}, dtype, suite.device(), seed, -4, 4); };
-  suite.row(row.name + tail, apex::concat("act_fwd ", row.name, tail), [&] {
-    const Tensor x = tensor(40), y = apex::empty_like(x);
-    return Work{Unit::bytes, 2 * bytes_of(n, dtype), [=] { kernels::activation(y.context(), y.view(), in(x), row.f); },
-                [=](Check& check) {
-                  for (const auto i : places(n))
-                    check.near(row.name, i, at(y, i), row.reference(at(x, i)), rounding_of(dtype), 1e-6);
-                }};
-  });
-  suite.row(row.name + (" backward" + tail), apex::concat("act_bwd ", row.name, tail), [&] {
-    const Tensor x = tensor(40), dy = tensor(41), dx = apex::empty_like(x);
-    return Work{Unit::bytes, 3 * bytes_of(n, dtype),
-                [=] { kernels::activation_backward(dx.context(), dx.view(), in(dy), in(x), row.f); },
-                [=](Check& check) {
-                  for (const auto i : places(n)) {
-                    const double v = at(x, i);
-                    if (std::min({std::abs(v), std::abs(v - 0.5), std::abs(v + 0.5)}) > 1e-4)  // not at a corner
-                      check.near(row.name, i, at(dx, i), at(dy, i) * slope_of(row.reference, v), rounding_of(dtype),
-                                 1e-6);
-                  }
-                }};
-  });
-}
-
-struct UnaryRow {
-  const char* name;
-  kernels::UnaryOp op;
-  double low, high;
-  Function reference;
-};
-
-void unary_row(Suite& suite, const UnaryRow& row, std::int64_t n, DType dtype) {
-  const std::string tail = apex::concat(' ', n, ' ', dtype);
-  suite.row(row.name + tail, apex::concat("unary ", row.name, tail), [&] {
-    const Tensor x = uniform({n}, dtype, suite.device(), 42, row.low, row.high), y = apex::empty_like(x);
-    return Work{Unit::bytes, 2 * bytes_of(n, dtype), [=] { kernels::unary(y.context(), y.view(), in(x), row.op); },
-                [=](Check& check) {
-                  for (const auto i : places(n))
-                    check.near(row.name, i, at(y, i), row.reference(at(x, i)), rounding_of(dtype) + 1e-6, 1e-6);
-                }};
-  });
+  suite.row(row.name + tail, apex::concat("act_fwd ", row.name, tail),
+            [&] {
+              const Tensor x = tensor(40), y = apex::empty_like(x);
+              return Work{Unit::bytes, 2 * bytes_of(n, dtype),
+                          [=] { kernels::activation(y.context(), y.view(), in(x), row.f); },
+                          [=](Check& check) {
+                            for (const auto i : places(n))
+                              check.near(row.name, i, at(y, i), row.reference(at(x, i)), rounding_of(dtype), 1e-6);
+                          }};
+            },
+            {row.op});
+  suite.row(row.name + (" backward" + tail), apex::concat("act_bwd ", row.name, tail),
+            [&] {
+              const Tensor x = tensor(40), dy = tensor(41), dx = apex::empty_like(x);
+              return Work{
+                  Unit::bytes, 3 * bytes_of(n, dtype),
+                  [=] { kernels::activation_backward(dx.context(), dx.view(), in(dy), in(x), row.f); },
+                  [=](Check& check) {
+                    for (const auto i : places(n)) {
+                      const double v = at(x, i);
+                      if (std::min({std::abs(v), std::abs(v - 0.5), std::abs(v + 0.5)}) > 1e-4)  // not at a corner
+                        check.near(row.name, i, at(dx, i), at(dy, i) * slope_of(row.reference, v), rounding_of(dtype),
+                                   1e-6);
+                    }
+                  }};
+            },
+            {row.op});
 }
 
 struct LossRow {
   const char* name;
+  Op op;
   kernels::PointwiseLoss options;
   double x_low, x_high, t_low, t_high;
   double (*reference)(double, double);
@@ -116,9 +107,10 @@ struct LossRow {
 const std::vector<LossRow>& losses() {
   using K = kernels::LossKind;
   static const std::vector<LossRow> all = {
-      {"mse_loss", {.kind = K::mse}, -1, 1, -1, 1, [](double x, double t) { return (x - t) * (x - t); }},
-      {"l1_loss", {.kind = K::l1}, -1, 1, -1, 1, [](double x, double t) { return std::abs(x - t); }},
+      {"mse_loss", Op::mse_loss, {.kind = K::mse}, -1, 1, -1, 1, [](double x, double t) { return (x - t) * (x - t); }},
+      {"l1_loss", Op::l1_loss, {.kind = K::l1}, -1, 1, -1, 1, [](double x, double t) { return std::abs(x - t); }},
       {"smooth_l1_loss",
+       Op::smooth_l1_loss,
        {.kind = K::smooth_l1},
        -1,
        1,
@@ -129,6 +121,7 @@ const std::vector<LossRow>& losses() {
          return d < 1 ? d * d / 2 : d - 0.5;
        }},
       {"huber_loss",
+       Op::huber_loss,
        {.kind = K::huber, .delta = 0.5},
        -1,
        1,
@@ -139,6 +132,7 @@ const std::vector<LossRow>& losses() {
          return d <= 0.5 ? d * d / 2 : 0.5 * (d - 0.25);
        }},
       {"binary_cross_entropy",
+       Op::binary_cross_entropy,
        {.kind = K::bce},
        0.05,
        0.95,
@@ -146,13 +140,21 @@ const std::vector<LossRow>& losses() {
        1,
        [](double x, double t) { return -(t * std::log(x) + (1 - t) * std::log(1 - x)); }},
       {"binary_cross_entropy_with_logits",
+       Op::binary_cross_entropy_with_logits,
        {.kind = K::bce_with_logits},
        -4,
        4,
        0,
        1,
        [](double x, double t) { return (1 - t) * log1p_exp(x) + t * log1p_exp(-x); }},
-      {"kl_div", {.kind = K::kl_div}, -3, 0, 0.05, 1, [](double x, double t) { return t * (std::log(t) - x); }},
+      {"kl_div",
+       Op::kl_div,
+       {.kind = K::kl_div},
+       -3,
+       0,
+       0.05,
+       1,
+       [](double x, double t) { return t * (std::log(t) - x); }},
   };
   return all;
 }
@@ -162,22 +164,24 @@ void loss_pair(Suite& suite, const LossRow& row, std::int64_t n, DType dtype) {
   const DType wide = apex::accum_dtype(dtype);
   const auto x_of = [&] { return uniform({n}, dtype, suite.device(), 43, row.x_low, row.x_high); };
   const auto t_of = [&] { return uniform({n}, dtype, suite.device(), 44, row.t_low, row.t_high); };
-  suite.row(apex::concat(row.name, " mean", tail), apex::concat("loss_fwd ", row.name, tail), [&] {
-    const Tensor x = x_of(), t = t_of(), loss = apex::empty({}, wide, suite.device());
-    return Work{Unit::bytes, 2 * bytes_of(n, dtype),
-                [=] { kernels::pointwise_loss(x.context(), loss.view(), in(x), in(t), {}, {}, row.options); },
-                [=](Check& check) {
-                  double sum = 0;
-                  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
-                  for (std::int64_t i = 0; i < n; i += kPiece) {
-                    const auto length = std::min(kPiece, n - i);
-                    const auto xs = values_of(views::narrow(x, 0, i, length)),
-                               ts = values_of(views::narrow(t, 0, i, length));
-                    for (std::size_t k = 0; k < xs.size(); ++k) sum += row.reference(xs[k], ts[k]);
-                  }
-                  check.near(row.name, 0, values_of(loss)[0], sum / static_cast<double>(n), 1e-5, 0);
-                }};
-  });
+  suite.row(apex::concat(row.name, " mean", tail), apex::concat("loss_fwd ", row.name, tail),
+            [&] {
+              const Tensor x = x_of(), t = t_of(), loss = apex::empty({}, wide, suite.device());
+              return Work{Unit::bytes, 2 * bytes_of(n, dtype),
+                          [=] { kernels::pointwise_loss(x.context(), loss.view(), in(x), in(t), {}, {}, row.options); },
+                          [=](Check& check) {
+                            double sum = 0;
+                            constexpr std::int64_t kPiece = std::int64_t{1} << 20;
+                            for (std::int64_t i = 0; i < n; i += kPiece) {
+                              const auto length = std::min(kPiece, n - i);
+                              const auto xs = values_of(views::narrow(x, 0, i, length)),
+                                         ts = values_of(views::narrow(t, 0, i, length));
+                              for (std::size_t k = 0; k < xs.size(); ++k) sum += row.reference(xs[k], ts[k]);
+                            }
+                            check.near(row.name, 0, values_of(loss)[0], sum / static_cast<double>(n), 1e-5, 0);
+                          }};
+            },
+            {row.op});
   suite.row(apex::concat(row.name, " backward", tail), apex::concat("loss_bwd ", row.name, tail), [&] {
     const Tensor x = x_of(), t = t_of(), dx = apex::empty_like(x);
     // Of a sum: a mean's gradients of so many elements are too small for 16 bits.
@@ -210,96 +214,53 @@ void nll_pair(Suite& suite, DType dtype) {
     return views::reshape(labels(places_of_all, classes, suite.device()), {n, side, side});
   };
   // Of x one element a place is read, in sectors of 32 bytes.
-  suite.row("nll_loss" + tail, "nll_fwd" + sizes, [&] {
-    const Tensor x = make(), l = labels_of(), loss = apex::empty({}, wide, suite.device());
-    return Work{Unit::bytes, static_cast<double>(places_of_all) * (8 + 32),
-                [=] { kernels::nll_loss(x.context(), loss.view(), {}, in(x), in(l), {}); },
-                [=](Check& check) {
-                  double sum = 0;
-                  std::int64_t i = 0;
-                  for (std::int64_t image = 0; image < n; ++image) {
-                    const auto xs = values_of(views::select(x, 0, image));
-                    for (std::int64_t p = 0; p < side * side; ++p, ++i)
-                      sum -= xs[static_cast<std::size_t>(i * 7919 % classes * side * side + p)];
-                  }
-                  check.near("nll_loss", 0, values_of(loss)[0], sum / static_cast<double>(places_of_all), 1e-5, 0);
-                }};
-  });
-  suite.row("nll_loss backward" + tail, "nll_bwd" + sizes, [&] {
-    const Tensor l = labels_of(), dx = apex::empty({n, classes, side, side}, dtype, suite.device());
-    const Tensor g = apex::full({}, 0.5, wide, suite.device());
-    return Work{Unit::bytes, bytes_of(dx.numel(), dtype),
-                [=] {
-                  kernels::nll_loss_backward(dx.context(), dx.view(), in(g), in(l), {}, {},
-                                             {.reduction = kernels::Reduction::sum});
-                },
-                [=](Check& check) {
-                  const auto got = values_of(views::select(dx, 0, n - 1));
-                  for (std::int64_t k = 0; k < static_cast<std::int64_t>(got.size()); k += 211) {
-                    const std::int64_t c = k / (side * side), p = (n - 1) * side * side + k % (side * side);
-                    check.near("nll_loss", k, got[static_cast<std::size_t>(k)], c == p * 7919 % classes ? -0.5 : 0, 0,
-                               0);
-                  }
-                }};
-  });
-}
-
-void log_softmax_row(Suite& suite, DType dtype) {
-  const std::int64_t rows = suite.scaled(65536, 64), columns = 1024;
-  const std::string sizes = apex::concat(' ', rows, ' ', columns, ' ', dtype);
-  suite.row(apex::concat("log_softmax ", rows, 'x', columns, ' ', dtype), "log_softmax" + sizes, [&] {
-    const Tensor x = uniform({rows, columns}, dtype, suite.device(), 46, -4, 4), y = apex::empty_like(x);
-    return Work{Unit::bytes, 2 * bytes_of(rows * columns, dtype),
-                [=] { kernels::log_softmax(y.context(), y.view(), in(x), 1); },
-                [=](Check& check) {
-                  const auto xs = values_of(views::narrow(x, 0, rows / 2, 1)),
-                             got = values_of(views::narrow(y, 0, rows / 2, 1));
-                  double sum = 0;
-                  for (const double v : xs) sum += std::exp(v);
-                  for (std::size_t c = 0; c < xs.size(); c += 17)
-                    check.near("log_softmax", static_cast<std::int64_t>(c), got[c], xs[c] - std::log(sum),
-                               rounding_of(dtype), 1e-5);
-                }};
-  });
-}
-
-void dropout_row(Suite& suite, std::int64_t n, DType dtype) {
-  suite.row(apex::concat("dropout ", n, ' ', dtype), apex::concat("dropout ", n, ' ', dtype), [&] {
-    const Tensor x = uniform({n}, dtype, suite.device(), 47, 0.5, 1), y = apex::empty_like(x);
-    return Work{Unit::bytes, 2 * bytes_of(n, dtype),
-                [=] { kernels::dropout(x.context(), y.view(), {}, in(x), 0.25, {.seed = 1}); },
-                [=](Check& check) {
-                  const std::int64_t some = std::min<std::int64_t>(n, 4096);
-                  const auto xs = values_of(views::narrow(x, 0, 0, some)), ys = values_of(views::narrow(y, 0, 0, some));
-                  double kept = 0;
-                  for (std::size_t i = 0; i < xs.size(); ++i) {
-                    kept += ys[i] != 0;
-                    check.near("dropout", static_cast<std::int64_t>(i), ys[i], ys[i] == 0 ? 0 : xs[i] / 0.75,
-                               rounding_of(dtype), 0);
-                  }
-                  check.near("kept", 0, kept / static_cast<double>(some), 0.75, 0, 0.05);
-                }};
-  });
+  suite.row("nll_loss" + tail, "nll_fwd" + sizes,
+            [&] {
+              const Tensor x = make(), l = labels_of(), loss = apex::empty({}, wide, suite.device());
+              return Work{Unit::bytes, static_cast<double>(places_of_all) * (8 + 32),
+                          [=] { kernels::nll_loss(x.context(), loss.view(), {}, in(x), in(l), {}); },
+                          [=](Check& check) {
+                            double sum = 0;
+                            std::int64_t i = 0;
+                            for (std::int64_t image = 0; image < n; ++image) {
+                              const auto xs = values_of(views::select(x, 0, image));
+                              for (std::int64_t p = 0; p < side * side; ++p, ++i)
+                                sum -= xs[static_cast<std::size_t>(i * 7919 % classes * side * side + p)];
+                            }
+                            check.near("nll_loss", 0, values_of(loss)[0], sum / static_cast<double>(places_of_all),
+                                       1e-5, 0);
+                          }};
+            },
+            {Op::nll_loss});
+  suite.row("nll_loss backward" + tail, "nll_bwd" + sizes,
+            [&] {
+              const Tensor l = labels_of(), dx = apex::empty({n, classes, side, side}, dtype, suite.device());
+              const Tensor g = apex::full({}, 0.5, wide, suite.device());
+              return Work{Unit::bytes, bytes_of(dx.numel(), dtype),
+                          [=] {
+                            kernels::nll_loss_backward(dx.context(), dx.view(), in(g), in(l), {}, {},
+                                                       {.reduction = kernels::Reduction::sum});
+                          },
+                          [=](Check& check) {
+                            const auto got = values_of(views::select(dx, 0, n - 1));
+                            for (std::int64_t k = 0; k < static_cast<std::int64_t>(got.size()); k += 211) {
+                              const std::int64_t c = k / (side * side), p = (n - 1) * side * side + k % (side * side);
+                              check.near("nll_loss", k, got[static_cast<std::size_t>(k)],
+                                         c == p * 7919 % classes ? -0.5 : 0, 0, 0);
+                            }
+                          }};
+            },
+            {Op::nll_loss});
 }
 
 }  // namespace
 
 void activation_rows(Suite& suite) {
   const std::int64_t n = suite.scaled(std::int64_t{1} << 28, 64);
-  const UnaryRow unary[] = {
-      {"exp", kernels::UnaryOp::exp, -4, 4, [](double x) { return std::exp(x); }},
-      {"log", kernels::UnaryOp::log, 0.1, 4, [](double x) { return std::log(x); }},
-      {"tanh", kernels::UnaryOp::tanh, -4, 4, [](double x) { return std::tanh(x); }},
-      {"sigmoid", kernels::UnaryOp::sigmoid, -4, 4, sigmoid},
-      {"erf", kernels::UnaryOp::erf, -3, 3, [](double x) { return std::erf(x); }},
-  };
   for (const DType dtype : work_dtypes(suite)) {
-    for (const auto& row : unary) unary_row(suite, row, n, dtype);
     for (const auto& row : activations()) activation_pair(suite, row, n, dtype);
     for (const auto& row : losses()) loss_pair(suite, row, n, dtype);
     nll_pair(suite, dtype);
-    log_softmax_row(suite, dtype);
-    dropout_row(suite, n, dtype);
   }
 }
 

@@ -32,45 +32,59 @@ void elementwise(Suite& suite, DType dtype) {
   const std::int64_t n = suite.scaled(std::int64_t{1} << 28, 64);
   const auto tensor = [&](std::uint64_t seed) { return uniform({n}, dtype, suite.device(), seed); };
   const double bytes = static_cast<double>(n) * static_cast<double>(apex::size_of(dtype));
-  suite.row(apex::concat("add ", n, ' ', dtype), apex::concat("add ", n, ' ', dtype), [&] {
-    const Tensor a = tensor(1), b = tensor(2), y = apex::empty_like(a);
-    return Work{Unit::bytes, 3 * bytes,
-                [=] { kernels::binary(y.context(), y.view(), in(a), in(b), kernels::BinaryOp::add); },
-                [=](Check& check) {
-                  for (const auto i : places(n))
-                    check.near("add", i, at(y, i), at(a, i) + at(b, i), rounding_of(dtype), 1e-7);
-                }};
-  });
-  suite.row(apex::concat("relu ", n, ' ', dtype), apex::concat("relu ", n, ' ', dtype), [&] {
-    const Tensor a = tensor(3), y = apex::empty_like(a);
-    return Work{Unit::bytes, 2 * bytes, [=] { kernels::unary(y.context(), y.view(), in(a), kernels::UnaryOp::relu); },
-                [=](Check& check) {
-                  for (const auto i : places(n)) check.near("relu", i, at(y, i), std::max(0.0, at(a, i)), 0, 0);
-                }};
-  });
-  suite.row(apex::concat("relu backward ", n, ' ', dtype), "", [&] {
-    const Tensor dy = tensor(4), y = tensor(5), dx = apex::empty_like(dy);
-    return Work{Unit::bytes, 3 * bytes, [=] { kernels::relu_backward(dx.context(), dx.view(), in(dy), in(y)); },
-                [=](Check& check) {
-                  for (const auto i : places(n))
-                    check.near("relu backward", i, at(dx, i), at(y, i) > 0 ? at(dy, i) : 0, 0, 0);
-                }};
-  });
+  suite.row(apex::concat("add ", n, ' ', dtype), apex::concat("add ", n, ' ', dtype),
+            [&] {
+              const Tensor a = tensor(1), b = tensor(2), y = apex::empty_like(a);
+              return Work{Unit::bytes, 3 * bytes,
+                          [=] { kernels::binary(y.context(), y.view(), in(a), in(b), kernels::BinaryOp::add); },
+                          [=](Check& check) {
+                            for (const auto i : places(n))
+                              check.near("add", i, at(y, i), at(a, i) + at(b, i), rounding_of(dtype), 1e-7);
+                          }};
+            },
+            {apex::Op::add});
+  suite.row(apex::concat("relu ", n, ' ', dtype), apex::concat("relu ", n, ' ', dtype),
+            [&] {
+              const Tensor a = tensor(3), y = apex::empty_like(a);
+              return Work{Unit::bytes, 2 * bytes,
+                          [=] { kernels::unary(y.context(), y.view(), in(a), kernels::UnaryOp::relu); },
+                          [=](Check& check) {
+                            for (const auto i : places(n))
+                              check.near("relu", i, at(y, i), std::max(0.0, at(a, i)), 0, 0);
+                          }};
+            },
+            {apex::Op::relu});
+  suite.row(apex::concat("relu backward ", n, ' ', dtype), "",
+            [&] {
+              const Tensor dy = tensor(4), y = tensor(5), dx = apex::empty_like(dy);
+              return Work{Unit::bytes, 3 * bytes,
+                          [=] { kernels::relu_backward(dx.context(), dx.view(), in(dy), in(y)); },
+                          [=](Check& check) {
+                            for (const auto i : places(n))
+                              check.near("relu backward", i, at(dx, i), at(y, i) > 0 ? at(dy, i) : 0, 0, 0);
+                          }};
+            },
+            {apex::Op::relu});
 }
 
 void casts(Suite& suite) {
   const std::int64_t n = suite.scaled(std::int64_t{1} << 28, 64);
-  suite.row(apex::concat("copy f32 to bf16 ", n), apex::concat("cast ", n, " f32 bf16"), [&] {
-    const Tensor a = uniform({n}, DType::f32, suite.device(), 6), y = apex::empty_like(a, DType::bf16);
-    return Work{Unit::bytes, 6.0 * static_cast<double>(n), [=] { kernels::copy(y.context(), y.view(), in(a)); },
-                [=](Check& check) {
-                  for (const auto i : places(n)) check.near("copy", i, at(y, i), at(a, i), rounding_of(DType::bf16), 0);
-                }};
-  });
+  suite.row(apex::concat("copy f32 to bf16 ", n), apex::concat("cast ", n, " f32 bf16"),
+            [&] {
+              const Tensor a = uniform({n}, DType::f32, suite.device(), 6), y = apex::empty_like(a, DType::bf16);
+              return Work{Unit::bytes, 6.0 * static_cast<double>(n),
+                          [=] { kernels::copy(y.context(), y.view(), in(a)); },
+                          [=](Check& check) {
+                            for (const auto i : places(n))
+                              check.near("copy", i, at(y, i), at(a, i), rounding_of(DType::bf16), 0);
+                          }};
+            },
+            {apex::Op::cast});
   const std::int64_t images = suite.scaled(256, 64);
   const DType dtype = work_dtypes(suite).front();
   suite.row(apex::concat("copy NCHW to channels-last ", images, "x64x112x112 ", dtype),
-            apex::concat("channels_last ", images, " 64 112 112 ", dtype), [&] {
+            apex::concat("channels_last ", images, " 64 112 112 ", dtype),
+            [&] {
               const Tensor a = uniform({images, 64, 112, 112}, dtype, suite.device(), 7);
               const Tensor y = apex::empty(a.sizes(), dtype, suite.device(), MemoryFormat::channels_last);
               return Work{Unit::bytes, 2.0 * static_cast<double>(a.bytes()),
@@ -81,7 +95,8 @@ void casts(Suite& suite) {
                             for (std::size_t i = 0; i < want.size(); i += 997)
                               check.near("channels-last", static_cast<std::int64_t>(i), got[i], want[i], 0, 0);
                           }};
-            });
+            },
+            {apex::Op::contiguous});
 }
 
 void reductions(Suite& suite, DType dtype) {
@@ -100,7 +115,8 @@ void reductions(Suite& suite, DType dtype) {
       return Work{Unit::bytes, bytes,
                   [=, dims = c.dims] { kernels::reduce(y.context(), y.view(), in(x), dims, kernels::ReduceOp::sum); },
                   [=, dims = c.dims](Check& check) {
-                    // Sums of n numbers in [-1, 1) are about sqrt(n / 3); f32 sums may be off by a little of that.
+                    // Sums of n numbers in [-1, 1, {apex::Op::sum}) are about sqrt(n / 3); f32 sums may be off by a
+                    // little of that.
                     const auto compare = [&](std::int64_t i, double got, const std::vector<double>& terms) {
                       double want = 0;
                       for (const double v : terms) want += v;
@@ -146,35 +162,41 @@ void pooling(Suite& suite, DType dtype) {
       }
   };
   const auto channel = [=](const Tensor& t) { return views::select(views::select(t, 0, n - 1), 0, 5); };
-  suite.row("max pool 3x3/2 forward " + shape, "max_pool_fwd " + sizes, [&] {
-    const Tensor x = make(9, {n, c, side, side}, dtype);
-    const Tensor y = apex::empty({n, c, half, half}, dtype, suite.device(), MemoryFormat::channels_last);
-    const Tensor indices = apex::empty(y.sizes(), DType::i32, suite.device(), MemoryFormat::channels_last);
-    return Work{Unit::bytes, x_bytes + y_bytes + index_bytes,
-                [=] { kernels::max_pool2d(y.context(), y.view(), indices.view(), in(x), options); },
-                [=](Check& check) {
-                  const auto xs = values_of(channel(x)), ys = values_of(channel(y));
-                  each_window(xs, [&](std::size_t to, std::size_t from) {
-                    check.near("max pool", static_cast<std::int64_t>(to), ys[to], xs[from], 0, 0);
-                  });
-                }};
-  });
-  suite.row("max pool 3x3/2 backward " + shape, "max_pool_bwd " + sizes, [&] {
-    const Tensor x = make(9, {n, c, side, side}, dtype), dx = apex::empty_like(x);
-    const Tensor y = apex::empty({n, c, half, half}, dtype, suite.device(), MemoryFormat::channels_last);
-    const Tensor indices = apex::empty(y.sizes(), DType::i32, suite.device(), MemoryFormat::channels_last);
-    const Tensor dy = make(10, y.sizes(), dtype);
-    kernels::max_pool2d(y.context(), y.view(), indices.view(), in(x), options);
-    return Work{Unit::bytes, x_bytes + y_bytes + index_bytes,
-                [=] { kernels::max_pool2d_backward(dx.context(), dx.view(), in(dy), in(indices), options); },
-                [=](Check& check) {
-                  const auto xs = values_of(channel(x)), dys = values_of(channel(dy)), got = values_of(channel(dx));
-                  std::vector<double> want(xs.size(), 0.0);
-                  each_window(xs, [&](std::size_t to, std::size_t from) { want[from] += dys[to]; });
-                  for (std::size_t i = 0; i < want.size(); ++i)
-                    check.near("max pool dx", static_cast<std::int64_t>(i), got[i], want[i], rounding_of(dtype), 1e-7);
-                }};
-  });
+  suite.row("max pool 3x3/2 forward " + shape, "max_pool_fwd " + sizes,
+            [&] {
+              const Tensor x = make(9, {n, c, side, side}, dtype);
+              const Tensor y = apex::empty({n, c, half, half}, dtype, suite.device(), MemoryFormat::channels_last);
+              const Tensor indices = apex::empty(y.sizes(), DType::i32, suite.device(), MemoryFormat::channels_last);
+              return Work{Unit::bytes, x_bytes + y_bytes + index_bytes,
+                          [=] { kernels::max_pool2d(y.context(), y.view(), indices.view(), in(x), options); },
+                          [=](Check& check) {
+                            const auto xs = values_of(channel(x)), ys = values_of(channel(y));
+                            each_window(xs, [&](std::size_t to, std::size_t from) {
+                              check.near("max pool", static_cast<std::int64_t>(to), ys[to], xs[from], 0, 0);
+                            });
+                          }};
+            },
+            {apex::Op::max_pool2d});
+  suite.row("max pool 3x3/2 backward " + shape, "max_pool_bwd " + sizes,
+            [&] {
+              const Tensor x = make(9, {n, c, side, side}, dtype), dx = apex::empty_like(x);
+              const Tensor y = apex::empty({n, c, half, half}, dtype, suite.device(), MemoryFormat::channels_last);
+              const Tensor indices = apex::empty(y.sizes(), DType::i32, suite.device(), MemoryFormat::channels_last);
+              const Tensor dy = make(10, y.sizes(), dtype);
+              kernels::max_pool2d(y.context(), y.view(), indices.view(), in(x), options);
+              return Work{Unit::bytes, x_bytes + y_bytes + index_bytes,
+                          [=] { kernels::max_pool2d_backward(dx.context(), dx.view(), in(dy), in(indices), options); },
+                          [=](Check& check) {
+                            const auto xs = values_of(channel(x)), dys = values_of(channel(dy)),
+                                       got = values_of(channel(dx));
+                            std::vector<double> want(xs.size(), 0.0);
+                            each_window(xs, [&](std::size_t to, std::size_t from) { want[from] += dys[to]; });
+                            for (std::size_t i = 0; i < want.size(); ++i)
+                              check.near("max pool dx", static_cast<std::int64_t>(i), got[i], want[i],
+                                         rounding_of(dtype), 1e-7);
+                          }};
+            },
+            {apex::Op::max_pool2d});
 }
 
 void pictures(Suite& suite, DType dtype) {
@@ -206,6 +228,51 @@ void pictures(Suite& suite, DType dtype) {
             });
 }
 
+/// One sample of a bilinear resize along one axis, as pairs of input and weight; no smaller than the input.
+std::vector<std::pair<std::int64_t, double>> taps(std::int64_t in, std::int64_t out, std::int64_t i) {
+  const double at = (static_cast<double>(i) + 0.5) * static_cast<double>(in) / static_cast<double>(out) - 0.5;
+  const double share = at - std::floor(at);
+  const auto inside = [in](double x) { return std::clamp<std::int64_t>(static_cast<std::int64_t>(x), 0, in - 1); };
+  return {{inside(std::floor(at)), 1 - share}, {inside(std::floor(at) + 1), share}};
+}
+
+/// What a decoded batch of photographs goes through on its way to the network.
+void resizing(Suite& suite) {
+  const std::int64_t n = suite.scaled(256, 16), side = 256, out = 224, height = 180, width = 200;
+  suite.row(apex::concat("image resize ", n, "x3x", side, 'x', side, " u8, boxes of ", width, 'x', height, " to ", out),
+            apex::concat("image_resize ", n, " 3 ", side, ' ', out), [&] {
+              const Tensor u =
+                  uniform({n, 3, side, side}, DType::f32, suite.device(), 12, 0, 256, MemoryFormat::channels_last);
+              const Tensor x = apex::empty(u.sizes(), DType::u8, suite.device(), MemoryFormat::channels_last);
+              kernels::copy(x.context(), x.view(), in(u));
+              const Tensor y = apex::empty({n, 3, out, out}, DType::u8, suite.device(), MemoryFormat::channels_last);
+              std::vector<kernels::ImageWindow> windows;
+              for (std::int64_t i = 0; i < n; ++i)
+                windows.push_back({.image = views::select(x, 0, i).view(),
+                                   .row = i,
+                                   .box_left = static_cast<int>(i % 50),
+                                   .box_top = static_cast<int>(i % 70),
+                                   .box_width = static_cast<int>(width),
+                                   .box_height = static_cast<int>(height),
+                                   .resized_width = static_cast<int>(out),
+                                   .resized_height = static_cast<int>(out)});
+              const auto bytes = static_cast<double>(n * 3 * (width * height + out * out));
+              return Work{Unit::bytes, bytes, [=] { kernels::image_resize(y.context(), y.view(), windows); },
+                          [=](Check& check) {
+                            const std::int64_t last = n - 1;
+                            const auto xs = values_of(views::select(views::select(x, 0, last), 0, 1)),
+                                       ys = values_of(views::select(views::select(y, 0, last), 0, 1));
+                            for (std::int64_t i = 0; i < out * out; i += 499) {
+                              double want = 0;
+                              for (const auto& [r, a] : taps(height, out, i / out))
+                                for (const auto& [k, b] : taps(width, out, i % out))
+                                  want += a * b * xs[static_cast<std::size_t>((last % 70 + r) * side + last % 50 + k)];
+                              check.near("pixel", i, ys[static_cast<std::size_t>(i)], want, 0, 1.01);
+                            }
+                          }};
+            });
+}
+
 }  // namespace
 
 std::vector<DType> work_dtypes(const Suite& suite) {
@@ -221,6 +288,7 @@ void memory_rows(Suite& suite) {
   reductions(suite, half);
   pooling(suite, half);
   pictures(suite, half);
+  resizing(suite);
 }
 
 }  // namespace bench

@@ -119,26 +119,33 @@ void layer_rows(Suite& suite, std::int64_t c, std::int64_t side, DType dtype, bo
   const std::string tail = apex::concat(' ', n, 'x', c, 'x', side, 'x', side, ' ', dtype);
   const std::string request = apex::concat(with_residual ? "bn_add_relu" : "bn_relu");
   const std::string shape = apex::concat(' ', n, ' ', c, ' ', side, ' ', side, ' ', dtype);
-  suite.row(what + " forward" + tail, request + "_fwd" + shape, [&] {
-    const Layer l = make_layer(suite, sizes, dtype, with_residual);
-    return Work{Unit::bytes, (with_residual ? 4 : 3) * bytes, [=] { forward(l); },
-                [=](Check& check) { check_forward(l, dtype, check); }};
-  });
-  suite.row(what + " backward" + tail, request + "_bwd" + shape, [&] {
-    const Layer l = make_layer(suite, sizes, dtype, with_residual);
-    const Tensor dy = uniform(sizes, dtype, suite.device(), 26, -1, 1, MemoryFormat::channels_last);
-    const Tensor dx = apex::empty_like(dy), dresidual = with_residual ? apex::empty_like(dy) : Tensor();
-    const Tensor dweight = apex::empty_like(l.weight), dbias = apex::empty_like(l.bias);
-    forward(l);
-    return Work{Unit::bytes, (with_residual ? 7 : 5) * bytes,
-                [=] {
-                  kernels::batch_norm_backward(dx.context(), dx.view(), with_residual ? dresidual.view() : apex::View{},
-                                               dweight.view(), dbias.view(), in(dy),
-                                               with_residual ? in(l.y) : ConstView{}, in(l.x), in(l.weight), in(l.bias),
-                                               in(l.mean), in(l.inv_std), {.eps = kEps, .relu = true});
-                },
-                [=](Check& check) { check_backward(l, dy, dx, dweight, dbias, dtype, check); }};
-  });
+  const std::vector<apex::Op> ops{with_residual ? apex::Op::batch_norm_add_relu : apex::Op::batch_norm_relu};
+  suite.row(
+      what + " forward" + tail, request + "_fwd" + shape,
+      [&] {
+        const Layer l = make_layer(suite, sizes, dtype, with_residual);
+        return Work{Unit::bytes, (with_residual ? 4 : 3) * bytes, [=] { forward(l); },
+                    [=](Check& check) { check_forward(l, dtype, check); }};
+      },
+      ops);
+  suite.row(
+      what + " backward" + tail, request + "_bwd" + shape,
+      [&] {
+        const Layer l = make_layer(suite, sizes, dtype, with_residual);
+        const Tensor dy = uniform(sizes, dtype, suite.device(), 26, -1, 1, MemoryFormat::channels_last);
+        const Tensor dx = apex::empty_like(dy), dresidual = with_residual ? apex::empty_like(dy) : Tensor();
+        const Tensor dweight = apex::empty_like(l.weight), dbias = apex::empty_like(l.bias);
+        forward(l);
+        return Work{Unit::bytes, (with_residual ? 7 : 5) * bytes,
+                    [=] {
+                      kernels::batch_norm_backward(
+                          dx.context(), dx.view(), with_residual ? dresidual.view() : apex::View{}, dweight.view(),
+                          dbias.view(), in(dy), with_residual ? in(l.y) : ConstView{}, in(l.x), in(l.weight),
+                          in(l.bias), in(l.mean), in(l.inv_std), {.eps = kEps, .relu = true});
+                    },
+                    [=](Check& check) { check_backward(l, dy, dx, dweight, dbias, dtype, check); }};
+      },
+      ops);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ using apex::Tensor;
 
 Suite::Suite(std::string command, const SuiteOptions& options)
     : command_(std::move(command)), options_(options), stopwatch_(options.device, options.runs) {
+  if (options.list) return;
   if (options.peer) {
     torch_ = std::make_unique<TorchProcess>(
         options.python, kTorchOps,
@@ -57,12 +58,23 @@ double Suite::ask_peer(const std::string& request, std::string& note) {
   return 0;
 }
 
-void Suite::row(const std::string& title, const std::string& peer, const std::function<Work()>& make) {
-  if (wants(title)) sum_row(title, {{1, peer, make}});
+void Suite::row(const std::string& title, const std::string& peer, const std::function<Work()>& make,
+                const std::vector<apex::Op>& ops) {
+  if (wants(title)) sum_row(title, {{1, peer, make}}, ops);
 }
 
-void Suite::sum_row(const std::string& title, const std::vector<Part>& parts) {
+void Suite::sum_row(const std::string& title, const std::vector<Part>& parts, const std::vector<apex::Op>& ops) {
   if (!wants(title)) return;
+  if (listing()) {
+    std::printf("%s\t", title.c_str());
+    const char* separator = "";
+    for (const apex::Op op : ops) {
+      std::printf("%s%s", separator, apex::row_of(op).name);
+      separator = ",";
+    }
+    std::printf("\n");
+    return;
+  }
   Row row{title, Unit::bytes, 0, 0, 0, {}, {}, 0};
   bool peer_complete = torch_ != nullptr;
   for (const Part& part : parts) {
@@ -131,31 +143,35 @@ void Suite::measure_limits() {
                                values_of(apex::views::narrow(from, 0, at, 1))[0], 0, 0);
                 }};
   });
-  bytes_per_s_ = rows_.back().amount / (rows_.back().ms * 1e-3);
+  if (!listing()) bytes_per_s_ = rows_.back().amount / (rows_.back().ms * 1e-3);
   const std::int64_t n = on_cuda() ? 8192 : 1024;
   const apex::DType dtype = on_cuda() ? apex::DType::bf16 : apex::DType::f32;
-  row(apex::concat("matmul ", n, "^3 ", dtype), apex::concat("matmul ", n, ' ', n, ' ', n, ' ', dtype), [&] {
-    const Tensor a = uniform({n, n}, dtype, device(), 2), b = uniform({n, n}, dtype, device(), 3);
-    const Tensor c = apex::empty({n, n}, dtype, device());
-    return Work{Unit::flops, 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n),
-                [=] { apex::kernels::matmul(c.context(), c.view(), ConstView(a.view()), ConstView(b.view())); },
-                [=](Check& check) {
-                  for (const std::int64_t i : {std::int64_t{0}, n / 3, n - 1}) {
-                    const auto row = values_of(apex::views::narrow(a, 0, i, 1));
-                    const auto column = values_of(apex::views::narrow(b, 1, n - 1 - i, 1));
-                    double want = 0;
-                    for (std::size_t k = 0; k < row.size(); ++k) want += row[k] * column[k];
-                    const auto got = values_of(apex::views::narrow(apex::views::narrow(c, 0, i, 1), 1, n - 1 - i, 1));
-                    check.near("matmul", i, got[0], want, rounding_of(dtype), 1e-2);
-                  }
-                }};
-  });
-  flops_per_s_ = rows_.back().amount / (rows_.back().ms * 1e-3);
+  row(apex::concat("matmul ", n, "^3 ", dtype), apex::concat("matmul ", n, ' ', n, ' ', n, ' ', dtype),
+      [&] {
+        const Tensor a = uniform({n, n}, dtype, device(), 2), b = uniform({n, n}, dtype, device(), 3);
+        const Tensor c = apex::empty({n, n}, dtype, device());
+        return Work{Unit::flops, 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n),
+                    [=] { apex::kernels::matmul(c.context(), c.view(), ConstView(a.view()), ConstView(b.view())); },
+                    [=](Check& check) {
+                      for (const std::int64_t i : {std::int64_t{0}, n / 3, n - 1}) {
+                        const auto row = values_of(apex::views::narrow(a, 0, i, 1));
+                        const auto column = values_of(apex::views::narrow(b, 1, n - 1 - i, 1));
+                        double want = 0;
+                        for (std::size_t k = 0; k < row.size(); ++k) want += row[k] * column[k];
+                        const auto got =
+                            values_of(apex::views::narrow(apex::views::narrow(c, 0, i, 1), 1, n - 1 - i, 1));
+                        check.near("matmul", i, got[0], want, rounding_of(dtype), 1e-2);
+                      }
+                    }};
+      },
+      {apex::Op::matmul});
+  if (!listing()) flops_per_s_ = rows_.back().amount / (rows_.back().ms * 1e-3);
   options_.only = only;
   options_.skip = skip;
 }
 
 void Suite::finish() {
+  if (listing()) return;
   std::size_t wrong = 0;
   for (const Row& row : rows_) wrong += !row.problem.empty();
   std::printf("%zu rows, %zu wrong\n", rows_.size(), wrong);

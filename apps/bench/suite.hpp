@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apex/autograd/ops.hpp"
 #include "measure.hpp"
 #include "peer.hpp"
 
@@ -19,7 +20,8 @@ struct SuiteOptions {
   std::string only;   ///< rows whose title contains it; empty: all
   bool peer = false;  ///< time the same in PyTorch, row by row
   std::string python = "python3";
-  std::string json;  ///< file for the rows; empty: none
+  std::string json;   ///< file for the rows; empty: none
+  bool list = false;  ///< only print each row's title and the ops of the table that it is for
 };
 
 /// What a row's result is counted in.
@@ -41,6 +43,7 @@ class Suite {
 
   apex::Device device() const noexcept { return options_.device; }
   bool on_cuda() const noexcept { return options_.device.is_cuda(); }
+  bool listing() const noexcept { return options_.list; }
   /// What the CPU gets: everything `by` times smaller.
   std::int64_t scaled(std::int64_t n, std::int64_t by) const {
     return on_cuda() ? n : std::max<std::int64_t>(1, n / by);
@@ -49,15 +52,16 @@ class Suite {
   /// Whether a row of this title was asked for.
   bool wants(const std::string& title) const;
   /// Makes the work, times it, checks it, drops it. `peer` is the request to the PyTorch side (see torch_ops.py);
-  /// empty: no such row there.
-  void row(const std::string& title, const std::string& peer, const std::function<Work()>& make);
+  /// empty: no such row there. `ops`: the functional ops whose work it is; each op of the table has a row somewhere.
+  void row(const std::string& title, const std::string& peer, const std::function<Work()>& make,
+           const std::vector<apex::Op>& ops = {});
   /// A row made of many: title, unit and amounts are summed with their counts.
   struct Part {
     int count = 1;
     std::string peer;
     std::function<Work()> make;
   };
-  void sum_row(const std::string& title, const std::vector<Part>& parts);
+  void sum_row(const std::string& title, const std::vector<Part>& parts, const std::vector<apex::Op>& ops = {});
 
   /// The measured ceilings of this device: a large copy and a large matrix product. Rows of their own.
   void measure_limits();

@@ -76,17 +76,6 @@ def relu(n, dtype):
     return lambda: torch.clamp_min(a, 0, out=y)
 
 
-UNARY = {"exp": torch.exp, "log": torch.log, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "erf": torch.erf}
-
-
-def unary(name, n, dtype):
-    x = rand(int(n), dtype=DTYPES[dtype]).mul_(2)
-    if name == "log":
-        x.abs_().add_(0.1)
-    y = torch.empty_like(x)
-    return lambda: UNARY[name](x, out=y)
-
-
 aten = torch.ops.aten
 ACTIVATIONS = {  # forward and backward of x, and of dy and x
     "gelu": (lambda x: aten.gelu(x), lambda g, x: aten.gelu_backward(g, x)),
@@ -139,16 +128,6 @@ def nll(backward, n, classes, side, dtype):
         return lambda: F.nll_loss(x, labels)
     value = F.nll_loss(x, labels, reduction="sum")
     return lambda: torch.autograd.grad(value, x, retain_graph=True)
-
-
-def log_softmax(rows, columns, dtype):
-    x = rand(int(rows), int(columns), dtype=DTYPES[dtype])
-    return lambda: torch.log_softmax(x, 1)
-
-
-def dropout(n, dtype):
-    x = rand(int(n), dtype=DTYPES[dtype])
-    return lambda: F.dropout(x, 0.25, True)
 
 
 def sum_(rows, columns, dim, dtype):
@@ -242,15 +221,36 @@ def linear(which, rows, inputs, outputs, dtype):
     return run
 
 
-def conv(which, n, c, h, w, k, r, stride, dtype):
-    n, c, h, w, k, r, stride = map(int, (n, c, h, w, k, r, stride))
-    x, weight = rand(n, c, h, w, dtype=DTYPES[dtype], last=True), rand(k, c, r, r, dtype=DTYPES[dtype], last=True)
-    if which == "fwd":
-        return lambda: F.conv2d(x, weight, None, stride, r // 2)
-    dy = torch.rand_like(F.conv2d(x, weight, None, stride, r // 2))
+def conv(which, n, c, h, w, k, r, stride, padding, dilation, groups, transposed, dtype):
+    n, c, h, w, k, r, stride, padding, dilation, groups = map(int, (n, c, h, w, k, r, stride, padding, dilation, groups))
+    x, weight = rand(n, c, h, w, dtype=DTYPES[dtype], last=True), rand(k, c // groups, r, r, dtype=DTYPES[dtype], last=True)
+    if which == "fwd" and transposed == "0":
+        return lambda: F.conv2d(x, weight, None, stride, padding, dilation, groups)
+    y = torch.rand_like(F.conv2d(x, weight, None, stride, padding, dilation, groups))
     mask = [which == "dgrad", which == "wgrad", False]
+    if transposed == "1":  # the convolution turned round: its forward is our data gradient, and the other way about
+        if which == "dgrad":
+            return lambda: F.conv_transpose2d(y, weight, None, stride, padding, 0, groups, dilation)
+        mask = [which == "fwd", which == "wgrad", False]
+        x, y = y, x
     return lambda: torch.ops.aten.convolution_backward(
-        dy, x, weight, None, [stride] * 2, [r // 2] * 2, [1, 1], False, [0, 0], 1, mask)
+        y, x, weight, None, [stride] * 2, [padding] * 2, [dilation] * 2, transposed == "1", [0, 0], groups, mask)
+
+
+def heads(which, batch, count, length, depth, dtype):
+    sizes, t = (int(batch), int(length), int(count), int(depth)), DTYPES[dtype]
+    q, k = rand(*sizes, dtype=t).transpose(1, 2), rand(*sizes, dtype=t).transpose(1, 2)
+    scores = rand(sizes[0], sizes[2], sizes[1], sizes[1], dtype=t)
+    if which == "scores":
+        return lambda: torch.matmul(q, k.transpose(2, 3), out=scores)
+    return lambda: torch.matmul(scores, k)
+
+
+def baddbmm(batch, m, n, k, dtype):
+    t = DTYPES[dtype]
+    a, b = rand(int(batch), int(m), int(k), dtype=t), rand(int(batch), int(k), int(n), dtype=t)
+    c = rand(int(batch), int(m), int(n), dtype=t)
+    return lambda: torch.baddbmm(c, a, b, beta=0.5, alpha=0.125, out=c)
 
 
 def parameters(model):
@@ -285,12 +285,134 @@ def l2norm(model):
     return lambda: torch.nn.utils.get_total_norm(grads)
 
 
+def binary(name, n, dtype):
+    a, b = (torch.rand(int(n), device=device).mul_(1.5).add_(0.5).to(DTYPES[dtype]) for _ in range(2))
+    y = torch.empty_like(a)
+    f = getattr(torch, name)
+    return lambda: f(a, b, out=y)
+
+
+def unary(name, n, dtype):
+    x = torch.rand(int(n), device=device).mul_(1.5).add_(0.5).to(DTYPES[dtype])
+    y = torch.empty_like(x)
+    f = getattr(torch, name)
+    return lambda: f(x, out=y)
+
+
+def scale(n, dtype):
+    x = rand(int(n), dtype=DTYPES[dtype])
+    return lambda: torch.add(0.25, x, alpha=1.5)
+
+
+def compare(n, dtype):
+    a, b = rand(int(n), dtype=DTYPES[dtype]), rand(int(n), dtype=DTYPES[dtype])
+    y = torch.empty(int(n), dtype=torch.bool, device=device)
+    return lambda: torch.lt(a, b, out=y)
+
+
+def where(n, dtype):
+    a, b = rand(int(n), dtype=DTYPES[dtype]), rand(int(n), dtype=DTYPES[dtype])
+    condition, y = a < b, torch.empty_like(a)
+    return lambda: torch.where(condition, a, b, out=y)
+
+
+def dropout(n, dtype):
+    x = rand(int(n), dtype=DTYPES[dtype])
+    return lambda: F.dropout(x, 0.5)
+
+
+def reduce(name, rows, columns, dtype):
+    if dtype == "bool":
+        x = torch.ones(int(rows), int(columns), dtype=torch.bool, device=device)
+    else:
+        x = rand(int(rows), int(columns), dtype=DTYPES[dtype])
+    f = getattr(torch, {"max": "amax", "min": "amin"}.get(name, name))
+    return lambda: f(x, 1)
+
+
+def cumsum(rows, columns, dtype):
+    x = rand(int(rows), int(columns), dtype=DTYPES[dtype])
+    y = torch.empty_like(x)
+    return lambda: torch.cumsum(x, 1, out=y)
+
+
+def move(*words):
+    name, (rows, columns, dtype) = " ".join(words[:-3]), words[-3:]
+    rows, columns = int(rows), int(columns)
+    x = rand(rows, columns, dtype=DTYPES[dtype])
+    return {
+        "reshape of a transposed matrix": lambda: x.t().reshape(1, -1),
+        "permute and contiguous": lambda: x.permute(1, 0).contiguous(),
+        "narrow and copy": lambda: x.narrow(1, 64, columns // 2).clone(),
+        "slice and copy": lambda: x[1::2].clone(),
+        "flip": lambda: torch.flip(x, [1]),
+        "pad": lambda: F.pad(x, (32, 32)),
+        "cat": lambda: torch.cat([x, x], 1),
+        "expand and copy": lambda: x[:1].expand(rows, columns).contiguous(),
+    }[name]
+
+
+def to_device(n, dtype):
+    x = torch.rand(int(n), dtype=DTYPES[dtype])
+    return lambda: x.to(device)
+
+
+def table(which, tokens, entries, features, dtype):
+    weight = rand(int(entries), int(features), dtype=DTYPES[dtype]).requires_grad_(which == "bwd")
+    indices = torch.randint(int(entries), (int(tokens),), device=device)
+    if which == "select":
+        return lambda: weight.index_select(0, indices)
+    if which == "fwd":
+        return lambda: F.embedding(indices, weight)
+    y = F.embedding(indices, weight)
+    dy = torch.rand_like(y)
+    return lambda: torch.autograd.grad(y, weight, dy, retain_graph=True)
+
+
+def gather(scatter, rows, columns, dtype):
+    x = rand(int(rows), int(columns), dtype=DTYPES[dtype])
+    index = torch.randint(int(columns), x.shape, device=device)
+    if scatter:
+        return lambda: torch.zeros_like(x).scatter_add_(1, index, x)
+    return lambda: torch.gather(x, 1, index)
+
+
+def one_hot(rows, classes):
+    labels = torch.arange(int(rows), device=device) * 7919 % int(classes)
+    return lambda: F.one_hot(labels, int(classes))
+
+
+def sort(rows, columns, dtype):
+    x = rand(int(rows), int(columns), dtype=DTYPES[dtype])
+    return lambda: torch.sort(x, 1, stable=True)
+
+
+def topk(k, rows, columns, dtype):
+    x = rand(int(rows), int(columns), dtype=DTYPES[dtype])
+    return lambda: torch.topk(x, int(k), 1)
+
+
+def log_softmax(rows, columns, dtype):
+    x = rand(int(rows), int(columns), dtype=DTYPES[dtype])
+    return lambda: torch.log_softmax(x, 1)
+
+
+def avg_pool(adaptive, n, c, h, w, dtype):
+    x = rand(int(n), int(c), int(h), int(w), dtype=DTYPES[dtype], last=True)
+    return (lambda: F.adaptive_avg_pool2d(x, 1)) if adaptive else (lambda: F.avg_pool2d(x, 2))
+
+
+def batch_norm_eval(n, c, h, w, dtype):
+    x = rand(int(n), int(c), int(h), int(w), dtype=DTYPES[dtype])
+    mean, var = torch.full((int(c),), 0.25, device=device), torch.full((int(c),), 0.5, device=device)
+    return lambda: F.batch_norm(x, mean, var, var, mean, False)
+
+
 OPS = {
     "copy": copy, "cast": cast, "channels_last": channels_last, "add": add, "relu": relu, "sum": sum_,
-    "unary": unary, "act_fwd": lambda *a: activation(False, *a), "act_bwd": lambda *a: activation(True, *a),
+    "act_fwd": lambda *a: activation(False, *a), "act_bwd": lambda *a: activation(True, *a),
     "loss_fwd": lambda *a: loss(False, *a), "loss_bwd": lambda *a: loss(True, *a),
     "nll_fwd": lambda *a: nll(False, *a), "nll_bwd": lambda *a: nll(True, *a),
-    "log_softmax": log_softmax, "dropout": dropout,
     "max_pool_fwd": lambda *a: max_pool(False, *a), "max_pool_bwd": lambda *a: max_pool(True, *a),
     "image_normalize": image_normalize,
     "bn_relu_fwd": lambda *a: batch_norm(False, False, *a), "bn_relu_bwd": lambda *a: batch_norm(False, True, *a),
@@ -298,11 +420,19 @@ OPS = {
     "bn_stats": bn_stats,
     "ce_fwd": lambda *a: cross_entropy(False, *a), "ce_bwd": lambda *a: cross_entropy(True, *a),
     "softmax_fwd": lambda *a: softmax(False, *a), "softmax_bwd": lambda *a: softmax(True, *a),
-    "matmul": matmul,
+    "matmul": matmul, "heads": heads, "baddbmm": baddbmm,
     "linear_fwd": lambda *a: linear("fwd", *a), "linear_dgrad": lambda *a: linear("dgrad", *a),
     "linear_wgrad": lambda *a: linear("wgrad", *a),
     "conv_fwd": lambda *a: conv("fwd", *a), "conv_dgrad": lambda *a: conv("dgrad", *a),
     "conv_wgrad": lambda *a: conv("wgrad", *a),
+    "binary": binary, "unary": unary, "scale": scale, "compare": compare, "where": where, "dropout": dropout,
+    "reduce": reduce, "cumsum": cumsum, "move": move, "to_device": to_device,
+    "embedding": lambda *a: table("fwd", *a), "embedding_bwd": lambda *a: table("bwd", *a),
+    "index_select": lambda *a: table("select", *a),
+    "gather": lambda *a: gather(False, *a), "scatter_add": lambda *a: gather(True, *a),
+    "one_hot": one_hot, "sort": sort, "topk": topk, "log_softmax": log_softmax,
+    "avg_pool2d": lambda *a: avg_pool(False, *a), "adaptive_avg_pool2d": lambda *a: avg_pool(True, *a),
+    "batch_norm_eval": batch_norm_eval,
     "sgd": sgd, "l2norm": l2norm,
 }
 

@@ -3,13 +3,16 @@
 //
 // apex_ckpt: looks at checkpoints. Options and assembly.
 #include <boost/program_options.hpp>
+#include <cmath>
 #include <cstdio>
 #include <iostream>
 #include <new>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "apex/core/standard_streams.hpp"
 #include "commands.hpp"
 
 namespace {
@@ -19,64 +22,100 @@ namespace tools = apex::checkpoint_tools;
 
 constexpr const char* kUsage =
     "Usage: apex_ckpt ls DIR|FILE             step files of a directory; groups and datasets of a file\n"
+    "       apex_ckpt show DIR|FILE [OBJECT]  a checkpoint in a page; one group, or one dataset with its values\n"
+    "           --group PATH                  every dataset at or below PATH: type, shape, hash\n"
+    "           --stats                       the same with least, largest and mean value\n"
     "       apex_ckpt verify DIR|FILE...      read everything and check every sum\n"
-    "       apex_ckpt show DIR|FILE [OBJECT]  a checkpoint in a page, or one group or dataset\n"
-    "       apex_ckpt diff A B                which groups hold the same bits\n\n"
-    "For show and diff a directory means its newest good checkpoint.\n"
-    "Exit codes: 0; 1 diff: a group other than /metrics and /config differs; 2 wrong usage; 3 nothing to read;\n"
-    "5 damaged.\n";
+    "           --all                         name every damaged dataset, not only the first of a file\n"
+    "       apex_ckpt diff A B                what is missing, of another shape or type, or has other values\n"
+    "           --atol X --rtol X             values may differ by X + X * |B's value|; else bits must be the same\n"
+    "           --ignore PATH                 pass over a group or dataset, '/': the root's attributes; repeatable\n\n"
+    "--json prints one JSON document instead of text. For show and diff a directory means its newest good\n"
+    "checkpoint, and DIR/LATEST or DIR/BEST the one named there. diff expects /metrics and /config to differ.\n"
+    "Exit codes: 0; 1 diff: something else differs; 2 wrong usage; 3 nothing to read; 5 damaged; 6 the output\n"
+    "cannot be written.\n";
 
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-int run(const std::string& command, const std::vector<std::string>& arguments) {
-  const auto expect = [&](std::size_t least, std::size_t most) {
-    if (arguments.size() < least) throw UsageError(command + ": an argument is missing");
-    if (arguments.size() > most) throw UsageError(command + ": too many arguments");
+struct Options {
+  std::vector<std::string> words;
+  tools::ShowOptions show;
+  tools::VerifyOptions verify;
+  tools::DiffOptions diff;
+  bool json = false;
+};
+
+int run(const Options& o) {
+  const std::string& command = o.words[0];
+  const auto arguments = [&](std::size_t least, std::size_t most) {
+    if (o.words.size() - 1 < least) throw UsageError(command + ": an argument is missing");
+    if (o.words.size() - 1 > most) throw UsageError(command + ": too many arguments");
   };
   if (command == "ls") {
-    expect(1, 1);
-    return tools::list(arguments[0]);
+    arguments(1, 1);
+    return tools::list(o.words[1], o.json);
   }
   if (command == "verify") {
-    expect(1, static_cast<std::size_t>(-1));
-    return tools::verify({arguments.begin(), arguments.end()});
+    arguments(1, static_cast<std::size_t>(-1));
+    return tools::verify({o.words.begin() + 1, o.words.end()}, o.verify);
   }
   if (command == "show") {
-    expect(1, 2);
-    return tools::show(arguments[0], arguments.size() > 1 ? arguments[1] : "");
+    arguments(1, o.show.list ? 1 : 2);
+    auto show = o.show;
+    if (o.words.size() > 2) show.object = o.words[2];
+    return tools::show(o.words[1], show);
   }
-  if (command == "diff") {
-    expect(2, 2);
-    return tools::diff(arguments[0], arguments[1]);
-  }
-  throw UsageError("unknown command '" + command + "'; there are ls, verify, show and diff");
+  arguments(2, 2);
+  return tools::diff(o.words[1], o.words[2], o.diff);
+}
+
+/// An option of another command is a mistake, not noise.
+void check_options(const po::variables_map& values, const std::string& command) {
+  static const std::map<std::string, std::string> kCommandOf = {
+      {"group", "show"}, {"stats", "show"}, {"all", "verify"}, {"atol", "diff"}, {"rtol", "diff"}, {"ignore", "diff"}};
+  static const std::set<std::string> kCommands = {"ls", "show", "verify", "diff"};
+  if (!kCommands.contains(command))
+    throw UsageError("unknown command '" + command + "'; there are ls, verify, show and diff");
+  for (const auto& [option, owner] : kCommandOf)
+    if (values.count(option) && owner != command) throw UsageError("--" + option + " is an option of " + owner);
+  for (const char* option : {"atol", "rtol"})
+    if (values.count(option) && !(values[option].as<double>() >= 0 && std::isfinite(values[option].as<double>())))
+      throw UsageError(std::string("--") + option + " must be a number of at least 0");
 }
 
 int run(int argc, char** argv) {
-  std::vector<std::string> words;
-  po::options_description visible("Options");
-  visible.add_options()("help,h", "show this text");
+  Options o;
   po::options_description all;
-  all.add(visible).add_options()("words", po::value(&words));
+  all.add_options()("help,h", "")("json", "")("group", po::value<std::string>())("stats", "")("all", "")(
+      "atol", po::value<double>())("rtol", po::value<double>())("ignore", po::value(&o.diff.ignored))(
+      "words", po::value(&o.words));
   po::positional_options_description positional;
   positional.add("words", -1);
   using Style = po::command_line_style::style_t;
-  const auto parsed = po::command_line_parser(argc, argv)
-                          .options(all)
-                          .positional(positional)
-                          .style(Style::unix_style & ~Style::allow_guessing)
-                          .run();
   po::variables_map values;
-  po::store(parsed, values);
+  po::store(po::command_line_parser(argc, argv)
+                .options(all)
+                .positional(positional)
+                .style(Style::unix_style & ~Style::allow_guessing)
+                .run(),
+            values);
   po::notify(values);
   if (values.count("help")) {
     std::cout << kUsage;
     return apex::exit_code::kOk;
   }
-  if (words.empty()) throw UsageError("a command is missing: ls, verify, show or diff");
-  return run(words[0], {words.begin() + 1, words.end()});
+  if (o.words.empty()) throw UsageError("a command is missing: ls, verify, show or diff");
+  check_options(values, o.words[0]);
+  o.json = o.show.json = o.verify.json = o.diff.json = values.count("json") > 0;
+  o.show.list = values.count("group") > 0;
+  if (o.show.list) o.show.object = values["group"].as<std::string>();
+  o.show.stats = values.count("stats") > 0;
+  o.verify.all = values.count("all") > 0;
+  if (values.count("atol")) o.diff.atol = values["atol"].as<double>();
+  if (values.count("rtol")) o.diff.rtol = values["rtol"].as<double>();
+  return run(o);
 }
 
 int report(int code, const std::string& message) {
@@ -88,8 +127,11 @@ int report(int code, const std::string& message) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  apex::fill_standard_streams();
   try {
-    return run(argc, argv);
+    const int code = run(argc, argv);
+    if (!std::cout.flush()) return report(apex::exit_code::kMemory, "the output cannot be written: is the disk full?");
+    return code;
   } catch (const UsageError& e) {
     return report(apex::exit_code::kUsage, std::string(e.what()) + "; see apex_ckpt --help");
   } catch (const po::error& e) {

@@ -102,7 +102,7 @@ ResnetRun::ResnetRun(const ResnetRecipe& recipe, Device device, DType dtype, Mem
   for (std::size_t k = 0; k < parameters.size(); ++k)
     fill_with_wave(parameters[k].tensor, k, parameters[k].name.ends_with("bias"), weights);
   network_->apply([&](nn::Module& module) {
-    if (auto* norm = dynamic_cast<nn::BatchNorm2d*>(&module)) norm->set_momentum(recipe.bn_momentum);
+    if (auto* norm = dynamic_cast<nn::BatchNorm*>(&module)) norm->set_momentum(recipe.bn_momentum);
   });
   network_->train();
   optimizer_.emplace(

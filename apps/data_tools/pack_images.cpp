@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "apex/core/error.hpp"
+#include "apex/core/standard_streams.hpp"
 #include "apex/io/data/pack.hpp"
 #include "apex/io/log/progress.hpp"
 
@@ -130,6 +131,7 @@ int report(int code, const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  apex::fill_standard_streams();
   try {
     Options options;
     if (parse(argc, argv, options)) pack(options);

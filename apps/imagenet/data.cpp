@@ -5,6 +5,7 @@
 #include "apex/core/error.hpp"
 #include "apex/models/resnet.hpp"
 #include "apex/train/prefetch.hpp"
+#include "apex/train/runtime.hpp"
 
 namespace imagenet {
 namespace io = apex::io;
@@ -38,6 +39,7 @@ io::LoaderOptions loader_options(const Options& options, bool look_ahead, apex::
   out.bad_sample = *io::parse_bad_sample(options.train.bad_sample);
   out.look_ahead = look_ahead;
   out.memory = apex::train::batch_memory(device);
+  if (options.decode == "gpu") out.leaves_encoded = apex::train::gpu_decodes(device);
   return out;
 }
 
@@ -61,11 +63,17 @@ Data open_data(const Options& options, const apex::dist::Session& session) {
         data.sets = io::open_dataset(options.data, wanted);
       },
       "opening the data set");
-  const auto print = std::to_string(io::fingerprint(*data.sets.train));
-  const auto prints = session.world().all_gather(print, "data set fingerprint");
-  for (std::size_t r = 0; r < prints.size(); ++r)
-    if (prints[r] != prints[0])
-      apex::fail(apex::Kind::data, apex::concat("ranks 0 and ", r, " see different data at '", options.data, "'"));
+  const auto facts = [](const std::string& part, const io::Dataset& set) -> apex::train::Facts {
+    return {{part + " classes", std::to_string(set.class_names().size())},
+            {part + " samples", std::to_string(set.size())},
+            {part + " fingerprint", std::to_string(io::fingerprint(set))}};
+  };
+  auto all = facts("training", *data.sets.train);
+  const apex::train::Facts rest =
+      data.sets.validation ? facts("validation", *data.sets.validation) : apex::train::Facts{{"validation", "none"}};
+  all.insert(all.end(), rest.begin(), rest.end());
+  apex::train::check_same(session.world(), apex::concat("ranks see different data at '", options.data, "'"), all,
+                          apex::Kind::data);
   data.channels = data.sets.train->channels();
   choose_transforms(data, options);
   return data;

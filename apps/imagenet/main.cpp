@@ -35,7 +35,7 @@ std::shared_ptr<apex::nn::Module> make_model(const Options& options, const Data&
                                      .zero_init_residual = options.zero_init_residual});
   if (options.freeze_bn) {
     model->apply([](apex::nn::Module& module) {
-      if (auto* norm = dynamic_cast<apex::nn::BatchNorm2d*>(&module)) norm->set_frozen(true);
+      if (auto* norm = dynamic_cast<apex::nn::BatchNorm*>(&module)) norm->set_frozen(true);
     });
   }
   return model;
@@ -59,6 +59,8 @@ apex::schedules::Schedule make_schedule(const Options& options, std::int64_t glo
 int train(const Options& options, const std::vector<apex::train::EffectiveOption>& configuration,
           apex::dist::Session& session) {
   const auto& o = options.train;
+  session.world().agree(options.decode == "cpu" || session.device().is_cuda(),
+                        "--decode gpu needs a GPU, and there is none here", apex::Kind::argument, "--decode");
   const bool talks = session.rank() == 0 && o.progress != "none";
   const int threads = apex::train::apply_threads(o, session);
   apex::train::apply_backend(o, session.device());
@@ -80,6 +82,8 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
   if (talks && !data.sets.validation)
     std::cout << "=> no validation part: nothing will be validated (a folder val/ or --val-split gives one)"
               << std::endl;
+  if (talks && options.decode == "gpu" && data.sets.train->fixed_size())
+    std::cout << "=> --decode gpu: the samples of these data are pixels, so there is nothing to decode" << std::endl;
   if (talks && o.evaluate && !resume && options.pretrained.empty())
     std::cout << "=> evaluating random weights: neither --resume nor --pretrained gives a model" << std::endl;
   if (talks)
@@ -119,6 +123,9 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
       "loaders");
   // A deterministic run takes nothing over that an earlier run has timed.
   const std::string plan_cache = o.deterministic ? "none" : o.plan_cache;
+  if (talks && !session.device().is_cuda() && plan_cache != "none" && plan_cache != "auto")
+    std::cout << "=> --plan-cache keeps plans of a GPU, and this run is on the CPU: '" << plan_cache
+              << "' is neither read nor written" << std::endl;
   apex::train::PlanCache plans(apex::train::plan_cache_path(plan_cache, session.device(), o.checkpoint_dir));
   plans.set_writes(session.rank() == 0);
   plans.load(session.world().broadcast(session.rank() == 0 ? plans.read() : std::string(), 0, "execution plans"));

@@ -7,6 +7,7 @@
 #include "apex/core/error.hpp"
 #include "apex/models/resnet.hpp"
 #include "apex/schedules.hpp"
+#include "apex/train/prefetch.hpp"
 
 namespace imagenet {
 using apex::concat;
@@ -37,6 +38,7 @@ void declare(apex::train::OptionSet& set, Options& o) {
   set.integer("channels", o.channels, "1 or 3; 0: the data's own", 0, 3);
   set.choice("augment", o.augment, {"auto", "photo", "small", "none"},
              "random resized crop and flip, padded crop and flip, or nothing");
+  set.choice("decode", o.decode, {"cpu", "gpu"}, "who decodes, crops and resizes JPEG files; gpu: by nvJPEG");
   set.number("val-split", o.val_split, "part set aside for validation when DIR has no val/", 0, 0.9999);
   set.integer("synthetic-size", o.synthetic_size, "training samples of 'synthetic'", 1, 1'000'000'000);
   set.integer("synthetic-classes", o.synthetic_classes, "classes of 'synthetic'", 1, 1'000'000);
@@ -55,6 +57,9 @@ void check(const apex::train::OptionSet& set, const Options& o) {
   if (o.warmup_epochs > 0 && (o.lr_schedule == "step" || o.lr_schedule == "one-cycle"))
     throw UsageError(concat("--warmup-epochs: the ", o.lr_schedule, " schedule has a warm-up of its own"));
   if (o.nesterov && o.train.momentum == 0) throw UsageError("--nesterov needs --momentum above 0");
+  if (o.decode == "gpu" && apex::train::gpu_decoder().empty())
+    throw UsageError("--decode gpu: this build has no nvJPEG; use cpu");
+  if (o.decode == "gpu" && o.train.device == "cpu") throw UsageError("--decode gpu needs a GPU; --device cpu has none");
   if (!o.pretrained.empty() && !o.train.resume.empty())
     throw UsageError("--pretrained starts anew and --resume goes on: give one of them");
   apex::train::check(set, o.train);

@@ -28,6 +28,7 @@ struct Options {
   std::int64_t image_size = 0;  ///< 0: the data's own where small, else the model's
   std::int64_t channels = 0;
   std::string augment = "auto";
+  std::string decode = "cpu";
   double val_split = 0;
   std::int64_t synthetic_size = 1280;
   std::int64_t synthetic_classes = 10;

@@ -8,6 +8,7 @@
 #include <boost/version.hpp>
 
 #include "apex/core/error.hpp"
+#include "apex/train/prefetch.hpp"
 #include "facts.hpp"
 #ifdef APEX_HAS_CUDA
 #include <cublasLt.h>
@@ -83,12 +84,24 @@ Section versions() {
   return out;
 }
 
+#ifdef APEX_HAS_CUDA
+namespace {
+
+std::string jpeg_decoder() {
+  const std::string found = apex::train::gpu_decoder();
+  return found.empty() ? "no: JPEG files are decoded by the CPU" : found;
+}
+
+}  // namespace
+#endif
+
 Section built_in() {
   Section out{"built in", {}};
   out.facts.emplace_back("build type", APEX_INFO_BUILD);
   out.facts.emplace_back("instruction set", std::string(APEX_INFO_MARCH).empty() ? "the compiler's" : APEX_INFO_MARCH);
 #ifdef APEX_HAS_CUDA
   out.facts.emplace_back("CUDA backend", concat("yes, compiled for sm ", APEX_INFO_ARCHITECTURES));
+  out.facts.emplace_back("JPEG on the GPU", jpeg_decoder());
 #else
   out.facts.emplace_back("CUDA backend", "no");
 #endif

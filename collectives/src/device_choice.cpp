@@ -15,10 +15,11 @@ bool same_gpu(const DeviceFacts& a, const DeviceFacts& b) { return std::memcmp(a
 
 }  // namespace
 
-std::string device_problem(std::span<const DeviceFacts> ranks, bool& cuda, bool& shared) {
+std::string device_problem(std::span<const DeviceFacts> ranks, bool& cuda, bool& shared, Kind& kind) {
   const auto find = [&](auto&& which) { return std::find_if(ranks.begin(), ranks.end(), which); };
   const auto name = [&](auto rank) { return concat("rank ", rank - ranks.begin(), " (", rank->host, ')'); };
   cuda = shared = false;
+  kind = Kind::data;
 
   const auto cpu_rank = find([](const auto& r) { return r.wanted == kCpuWanted; });
   const auto cuda_rank = find([](const auto& r) { return r.wanted == kCudaWanted; });
@@ -30,17 +31,21 @@ std::string device_problem(std::span<const DeviceFacts> ranks, bool& cuda, bool&
   const auto with = find([](const auto& r) { return r.visible > 0; });
   if (cuda_rank == ranks.end() && with == ranks.end()) return {};
   if (without != ranks.end()) {
-    if (cuda_rank != ranks.end())
+    if (cuda_rank != ranks.end()) {
+      kind = Kind::unsupported;
       return concat(name(without),
                     " was asked to run on CUDA, but sees no device; nvidia-smi lists them, CUDA_VISIBLE_DEVICES "
                     "selects");
+    }
     return concat(name(without), " sees no CUDA device, ", name(with),
                   " does; ask for the CPU (--device cpu), or start all ranks where there are devices");
   }
   const auto outside = find([](const auto& r) { return r.index < 0 || r.index >= r.visible; });
-  if (outside != ranks.end())
+  if (outside != ranks.end()) {
+    kind = Kind::unsupported;
     return concat(name(outside), " was asked to run on cuda:", outside->index, ", but sees ", outside->visible,
                   " device(s)");
+  }
   cuda = true;
   const bool may_share = std::all_of(ranks.begin(), ranks.end(), [](const auto& r) { return r.share != 0; });
   for (auto a = ranks.begin(); a != ranks.end(); ++a)

@@ -56,6 +56,8 @@ class DeviceLink {
                               const Label& label) = 0;
   virtual void watch(const Context& ctx, std::string_view label) = 0;
 
+  /// What the transport reports of itself for which the job has to end; empty: nothing. Called by the watchdog.
+  virtual std::string trouble() = 0;
   /// Looks which works the device has finished. Never waits.
   virtual void poll() noexcept = 0;
   /// Waits until nothing is in flight, then ends the communicators. Collective.
@@ -78,7 +80,8 @@ struct DeviceFacts {
 /// What stands in the way of running on these devices, by rank; empty: nothing. One line.
 /// @param cuda    whether the job runs on CUDA
 /// @param shared  whether ranks share a GPU
-std::string device_problem(std::span<const DeviceFacts> ranks, bool& cuda, bool& shared);
+/// @param kind    of the problem: unsupported when a device that was asked for is not there, else data
+std::string device_problem(std::span<const DeviceFacts> ranks, bool& cuda, bool& shared, Kind& kind);
 
 #ifdef APEX_HAS_CUDA
 int visible_devices() noexcept;

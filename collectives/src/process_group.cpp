@@ -205,7 +205,7 @@ ProcessGroup ProcessGroup::adopt(MPI_Comm comm, std::string label) const {
   if (comm != MPI_COMM_NULL) made = detail::make_group(rt, comm, std::move(label));
   if (rt.device) rt.device->connect(made.get(), group_.get());
   if (!made) return {};
-  return {std::move(made), purpose_};
+  return {std::move(made), purpose_, in_stream_};
 }
 
 ProcessGroup ProcessGroup::split(int color, int key, std::string label) const {
@@ -250,7 +250,12 @@ ProcessGroup ProcessGroup::dup(std::string label) const { return make(0, rank(),
 
 ProcessGroup ProcessGroup::channel(Purpose purpose) const {
   group();
-  return {group_, purpose};
+  return {group_, purpose, in_stream_};
+}
+
+ProcessGroup ProcessGroup::in_stream() const {
+  group();
+  return {group_, purpose_, true};
 }
 
 Purpose ProcessGroup::purpose() const { return purpose_; }

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "apex/collectives/mpi.hpp"
+#include "apex/core/standard_streams.hpp"
 #include "main_guard.hpp"
 #include "runtime.hpp"
 
@@ -70,6 +71,7 @@ Session::Session(const SessionOptions& options) : options_(with_environment(opti
 
 void Session::start(int* argc, char*** argv) {
   exceptions_at_start_ = std::uncaught_exceptions();
+  fill_standard_streams();
   check_options(options_);
   if (const auto problem = launcher_problem_before_mpi()) fail(Kind::data, *problem);
   int finalized = 0, initialized = 0;
@@ -159,10 +161,11 @@ void Session::choose_device() {
   std::vector<detail::DeviceFacts> all(static_cast<std::size_t>(size_));
   APEX_CHECK_MPI(MPI_Allgather(&own, sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, world_.mpi_comm()));
   bool cuda = false;
-  const std::string problem = detail::device_problem(all, cuda, shares_devices_);
+  Kind kind = Kind::data;
+  const std::string problem = detail::device_problem(all, cuda, shares_devices_, kind);
   if (!problem.empty()) {
     if (rank_ != 0) rt.agreed_elsewhere = problem;  // all ranks see the same: one line is enough
-    fail(Kind::data, problem);
+    fail(kind, problem);
   }
   if (!cuda) return;
   device_ = {DeviceKind::cuda, own.index};
@@ -170,6 +173,7 @@ void Session::choose_device() {
     log_warning("ranks share a GPU: CUDA tensors travel through host memory, each collective waits for the device");
   rt.device = detail::make_device_link(rt, device_, shares_devices_);
   rt.watchdog.set_before_end([link = rt.device.get()] { link->abort(); });
+  rt.watchdog.set_check([link = rt.device.get()] { return link->trouble(); });
   rt.device->connect(world_.group_.get(), nullptr);
 #endif
 }
@@ -190,6 +194,7 @@ void Session::finish(bool peers_may_wait) noexcept {
   if (rt->device) {
     const Deadline limit("ending the communication between GPUs");
     rt->device->close();
+    rt->watchdog.set_check({});
     rt->watchdog.set_before_end({});
   }
   rt->watchdog.disconnect();

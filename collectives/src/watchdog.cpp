@@ -143,6 +143,7 @@ void Watchdog::run() {
     }
     lock.unlock();
     answer_peers();
+    if (const std::string trouble = run_check(); !trouble.empty()) end_job(trouble);
     lock.lock();
   }
 }
@@ -172,6 +173,16 @@ void Watchdog::end_job(const std::string& reason) {
 void Watchdog::set_before_end(std::function<void()> action) {
   const std::scoped_lock lock(action_mutex_);
   before_end_ = std::move(action);
+}
+
+void Watchdog::set_check(std::function<std::string()> check) {
+  const std::scoped_lock lock(check_mutex_);
+  check_ = std::move(check);
+}
+
+std::string Watchdog::run_check() {
+  const std::scoped_lock lock(check_mutex_);
+  return check_ ? check_() : std::string();
 }
 
 void Watchdog::run_before_end() {

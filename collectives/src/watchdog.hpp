@@ -54,6 +54,8 @@ class Watchdog {
 
   /// Run by the watchdog's thread once it has printed what it has to say and before the job ends, on every rank.
   void set_before_end(std::function<void()> action);
+  /// Asked with every tick, on the watchdog's thread: what the job has to end for; empty for nothing.
+  void set_check(std::function<std::string()> check);
   /// Prints the reason and this rank's report, lets the others print theirs, and ends the job with code 7.
   [[noreturn]] void end_job(const std::string& reason);
 
@@ -87,6 +89,7 @@ class Watchdog {
   void ask_peers();
   void answer_peers();
   void run_before_end();
+  std::string run_check();
   std::string report() const;
 
   const double timeout_s_;
@@ -111,6 +114,8 @@ class Watchdog {
   bool answered_ = false;
   std::mutex action_mutex_;
   std::function<void()> before_end_;
+  std::mutex check_mutex_;
+  std::function<std::string()> check_;
 
   std::thread thread_;
 };

@@ -16,13 +16,16 @@
 #include "apex/kernels/copy.hpp"
 #include "apex/kernels/elementwise.hpp"
 #include "apex/kernels/image.hpp"
+#include "apex/kernels/indexing.hpp"
 #include "apex/kernels/loss.hpp"
 #include "apex/kernels/matmul.hpp"
 #include "apex/kernels/multi_tensor.hpp"
 #include "apex/kernels/pool.hpp"
 #include "apex/kernels/random.hpp"
 #include "apex/kernels/reduce.hpp"
+#include "apex/kernels/scan.hpp"
 #include "apex/kernels/softmax.hpp"
+#include "apex/kernels/sort.hpp"
 
 // CPU loops at the sizes of a training step. bytes_per_second counts what an op must move at least: each operand once.
 
@@ -183,6 +186,37 @@ void sgd(benchmark::State& state) {
 }
 BENCHMARK(sgd)->Args({65, 4200})->Args({62, 188000})->Unit(benchmark::kMicrosecond)->UseRealTime();
 
+/// Rows of a table by index, and the gradient of that. Arguments: rows looked up, features.
+void table_rows(benchmark::State& state, bool gradient) {
+  const std::int64_t count = state.range(0), features = state.range(1);
+  const Tensor table = filled({4096, features}), rows = filled({count, features}), list = empty({count}, DType::i64);
+  for (std::int64_t i = 0; i < count; ++i) list.data<std::int64_t>()[i] = i * 7919 % 4096;
+  const Tensor index = views::expand(views::reshape(list, {count, 1}), {count, features});
+  for (auto _ : state)
+    if (gradient)
+      kernels::scatter_add({}, table.view(), {}, rows.view(), index.view(), 0);
+    else
+      kernels::gather({}, rows.view(), table.view(), index.view(), 0);
+  moved(state, (gradient ? count + 4096 : 2 * count) * features, 1);
+}
+BENCHMARK_CAPTURE(table_rows, gather, false)->Args({8192, 512})->Unit(benchmark::kMicrosecond)->UseRealTime();
+BENCHMARK_CAPTURE(table_rows, scatter_add, true)->Args({8192, 512})->Unit(benchmark::kMicrosecond)->UseRealTime();
+
+/// Arguments: lines, their length.
+void sort(benchmark::State& state) {
+  const Tensor x = filled({state.range(0), state.range(1)}), y = empty_like(x), places = empty_like(x, DType::i64);
+  for (auto _ : state) kernels::sort({}, y.view(), places.view(), x.view(), 1);
+  state.SetItemsProcessed(state.iterations() * x.numel());
+}
+BENCHMARK(sort)->Args({1, 1 << 18})->Args({256, 1000})->Unit(benchmark::kMicrosecond)->UseRealTime();
+
+void cumsum(benchmark::State& state) {
+  const Tensor x = filled({1024, 4096}), y = empty_like(x);
+  for (auto _ : state) kernels::cumsum({}, y.view(), x.view(), static_cast<int>(state.range(0)));
+  moved(state, x.numel(), 2);
+}
+BENCHMARK(cumsum)->ArgName("dim")->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond)->UseRealTime();
+
 void image_normalize(benchmark::State& state) {
   const Tensor x = empty({16, 3, 224, 224}, DType::u8, kCpu, kLast),
                y = empty({16, 3, 224, 224}, DType::f32, kCpu, kLast);
@@ -192,6 +226,25 @@ void image_normalize(benchmark::State& state) {
 }
 BENCHMARK(image_normalize)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
+void image_resize(benchmark::State& state) {
+  const Tensor x = empty({16, 3, 256, 256}, DType::u8, kCpu, kLast),
+               y = empty({16, 3, 224, 224}, DType::u8, kCpu, kLast);
+  kernels::fill({}, x.view(), 100);
+  std::vector<kernels::ImageWindow> windows;
+  for (std::int64_t i = 0; i < 16; ++i)
+    windows.push_back({.image = views::select(x, 0, i).view(),
+                       .row = i,
+                       .box_left = static_cast<int>(i),
+                       .box_top = 10,
+                       .box_width = 200,
+                       .box_height = 180,
+                       .resized_width = 224,
+                       .resized_height = 224,
+                       .flip = i % 2 == 0});
+  for (auto _ : state) kernels::image_resize({}, y.view(), windows);
+}
+BENCHMARK(image_resize)->Unit(benchmark::kMicrosecond)->UseRealTime();
+
 void matmul_f64(benchmark::State& state) {
   const std::int64_t n = state.range(0);
   const Tensor a = filled({n, n}, kLast, DType::f64), b = filled({n, n}, kLast, DType::f64), c = empty_like(a);
@@ -200,6 +253,39 @@ void matmul_f64(benchmark::State& state) {
       benchmark::Counter(2.0 * static_cast<double>(n * n * n), benchmark::Counter::kIsIterationInvariantRate);
 }
 BENCHMARK(matmul_f64)->Arg(256)->Arg(1024)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+/// Many small products, as attention heads lie: [batch, length, heads, depth]. Argument: the length.
+void matmul_heads(benchmark::State& state) {
+  const std::int64_t length = state.range(0);
+  const auto heads = [&] {
+    return views::transpose(filled({2, length, 16, 64}, MemoryFormat::contiguous, DType::f32), 1, 2);
+  };
+  const Tensor q = heads(), k = views::transpose(heads(), 2, 3), scores = empty({2, 16, length, length});
+  for (auto _ : state) kernels::matmul({}, scores.view(), q.view(), k.view());
+  state.counters["flop/s"] = benchmark::Counter(2.0 * 2 * 16 * 64 * static_cast<double>(length * length),
+                                                benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(matmul_heads)->Arg(32)->Arg(128)->Arg(512)->Unit(benchmark::kMicrosecond)->UseRealTime();
+
+/// A layer of a DCGAN's generator, from 16 to 32 pixels. Arguments as those of conv3x3.
+void conv_transpose4x4(benchmark::State& state) {
+  const auto dtype = static_cast<DType>(state.range(0));
+  const Tensor x = filled({16, 128, 16, 16}, kLast, dtype), w = filled({128, 64, 4, 4}, kLast, dtype),
+               y = filled({16, 64, 32, 32}, kLast, dtype), dw = empty_like(w);
+  const kernels::ConvTranspose2dOptions o{.stride = {2, 2}, .padding = {1, 1}};
+  for (auto _ : state) switch (state.range(1)) {
+      case 0: kernels::conv_transpose2d_forward({}, y.view(), x.view(), w.view(), {}, o); break;
+      case 1: kernels::conv_transpose2d_backward_data({}, x.view(), y.view(), w.view(), o); break;
+      default: kernels::conv_transpose2d_backward_weight({}, dw.view(), {}, y.view(), x.view(), o);
+    }
+  state.counters["flop/s"] =
+      benchmark::Counter(2.0 * 16 * 128 * 16 * 16 * 64 * 16, benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(conv_transpose4x4)
+    ->ArgNames({"dtype", "pass"})
+    ->ArgsProduct({{0, 1, 2, 3}, {0, 1, 2}})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
 
 /// Arguments: the dtype's number (0 f64, 1 f32, 2 f16, 3 bf16); forward, data gradient or weight gradient.
 void conv3x3(benchmark::State& state) {

@@ -102,6 +102,8 @@ void batch_norm_forward(const Context& ctx, View y, View mean, View inv_std, Vie
   check_parameter(ctx, "weight", weight, x);
   check_parameter(ctx, "bias", bias, x);
   check_counter(ctx, options.batches_tracked);
+  if (options.cumulative && !options.batches_tracked.defined())
+    fail(Kind::argument, concat(kOp, ": a cumulative average needs batches_tracked, which is not given"));
   check_eps(options.eps);
   if (x.numel() == x.size(1) && x.numel() > 0)
     fail(Kind::argument, concat(kOp, ": training needs more than one value per channel, x has sizes ", x.sizes));

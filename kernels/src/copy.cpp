@@ -44,4 +44,16 @@ void fill(const Context& ctx, View dst, double value) {
   throw_not_built("fill", ctx.device);
 }
 
+void arange(const Context& ctx, View dst, double start, double step) {
+  check_given("arange", ctx, "dst", dst);
+  check_rank("arange", "dst", dst, 1);
+  check_writable("arange", "dst", dst);
+  switch (ctx.device.kind) {
+    case DeviceKind::cpu: return cpu::arange(ctx, dst, start, step);
+    case DeviceKind::cuda:
+      if constexpr (has_cuda) return cuda::arange(ctx, dst, start, step);
+  }
+  throw_not_built("arange", ctx.device);
+}
+
 }  // namespace apex::kernels

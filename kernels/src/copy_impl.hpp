@@ -10,6 +10,7 @@
 namespace apex::kernels::cpu {
 void copy(const Context& ctx, View dst, ConstView src);
 void fill(const Context& ctx, View dst, double value);
+void arange(const Context& ctx, View dst, double start, double step);
 }  // namespace apex::kernels::cpu
 
 namespace apex::kernels::cuda {
@@ -17,4 +18,5 @@ void copy(const Context& ctx, View dst, ConstView src);
 /// Between two devices, one of them CUDA.
 void transfer(const Context& ctx, View dst, ConstView src);
 void fill(const Context& ctx, View dst, double value);
+void arange(const Context& ctx, View dst, double start, double step);
 }  // namespace apex::kernels::cuda

@@ -5,7 +5,8 @@
 #include "apex/kernels/matmul.hpp"
 
 // What a backend provides for this family; the front has checked the arguments. Declared-only functions of a backend
-// that is not built are never referenced.
+// that is not built are never referenced. For matmul all operands are of rank 2, or all of rank 3 with a batch of c's
+// size (at most 2^31 - 1) or of 1.
 
 namespace apex::kernels::cpu {
 void matmul(const Context& ctx, View c, ConstView a, ConstView b, const MatmulOptions& options);

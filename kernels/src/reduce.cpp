@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/kernels/reduce.hpp"
 
+#include <utility>
+
 #include "checks.hpp"
 #include "reduce_impl.hpp"
 
@@ -43,10 +45,20 @@ void dispatch(const char* name, const Context& ctx, const View& out, const Const
   throw_not_built(name, ctx.device);
 }
 
-void check_along(const char* op, const Context& ctx, const char* name, const View& v, const ConstView& x) {
-  check_given(op, ctx, name, v);
-  check_writable(op, name, v);
-  if (x.numel() == 0 && v.numel() != 0) fail(Kind::argument, concat(op, ": the dimension of ", x.sizes, " is empty"));
+/// The output at x's rank, and `dim` counted from 0.
+std::pair<View, int> check_arg_extremum(const char* op, const Context& ctx, const View& out, const ConstView& x,
+                                        int dim) {
+  check_given(op, ctx, "x", x);
+  const int d = check_dim(op, dim, x.rank());
+  check_given(op, ctx, "out", out);
+  check_dtype(op, "out", out, DType::i64);
+  bool reduced[kMaxRank] = {};
+  reduced[d] = true;
+  const View seen = aligned(op, out, x, reduced);
+  check_writable(op, "out", seen);
+  if (x.numel() == 0 && seen.numel() != 0)
+    fail(Kind::argument, concat(op, ": the dimension of ", x.sizes, " is empty"));
+  return {seen, d};
 }
 
 }  // namespace
@@ -99,14 +111,7 @@ void sum_to(const Context& ctx, View out, ConstView x) {
 }
 
 void argmax(const Context& ctx, View out, ConstView x, int dim) {
-  check_given("argmax", ctx, "x", x);
-  const int d = check_dim("argmax", dim, x.rank());
-  check_given("argmax", ctx, "out", out);
-  check_dtype("argmax", "out", out, DType::i64);
-  bool reduced[kMaxRank] = {};
-  reduced[d] = true;
-  const View seen = aligned("argmax", out, x, reduced);
-  check_along("argmax", ctx, "out", seen, x);
+  const auto [seen, d] = check_arg_extremum("argmax", ctx, out, x, dim);
   switch (ctx.device.kind) {
     case DeviceKind::cpu: return cpu::argmax(ctx, seen, x, d);
     case DeviceKind::cuda:
@@ -115,7 +120,17 @@ void argmax(const Context& ctx, View out, ConstView x, int dim) {
   throw_not_built("argmax", ctx.device);
 }
 
-void topk(const Context& ctx, View values, View indices, ConstView x, std::int64_t k, int dim) {
+void argmin(const Context& ctx, View out, ConstView x, int dim) {
+  const auto [seen, d] = check_arg_extremum("argmin", ctx, out, x, dim);
+  switch (ctx.device.kind) {
+    case DeviceKind::cpu: return cpu::argmin(ctx, seen, x, d);
+    case DeviceKind::cuda:
+      if constexpr (has_cuda) return cuda::argmin(ctx, seen, x, d);
+  }
+  throw_not_built("argmin", ctx.device);
+}
+
+void topk(const Context& ctx, View values, View indices, ConstView x, std::int64_t k, int dim, bool largest) {
   check_given("topk", ctx, "x", x);
   const int d = check_dim("topk", dim, x.rank());
   if (k < 0 || k > x.sizes[d])
@@ -135,9 +150,9 @@ void topk(const Context& ctx, View values, View indices, ConstView x, std::int64
     check_writable("topk", "indices", indices);
   }
   switch (ctx.device.kind) {
-    case DeviceKind::cpu: return cpu::topk(ctx, values, indices, x, k, d);
+    case DeviceKind::cpu: return cpu::topk(ctx, values, indices, x, k, d, largest);
     case DeviceKind::cuda:
-      if constexpr (has_cuda) return cuda::topk(ctx, values, indices, x, k, d);
+      if constexpr (has_cuda) return cuda::topk(ctx, values, indices, x, k, d, largest);
   }
   throw_not_built("topk", ctx.device);
 }

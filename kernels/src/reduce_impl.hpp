@@ -11,11 +11,13 @@
 namespace apex::kernels::cpu {
 void reduce(const Context& ctx, View out, ConstView x, ReduceOp op);
 void argmax(const Context& ctx, View out, ConstView x, int dim);
-void topk(const Context& ctx, View values, View indices, ConstView x, std::int64_t k, int dim);
+void argmin(const Context& ctx, View out, ConstView x, int dim);
+void topk(const Context& ctx, View values, View indices, ConstView x, std::int64_t k, int dim, bool largest);
 }  // namespace apex::kernels::cpu
 
 namespace apex::kernels::cuda {
 void reduce(const Context& ctx, View out, ConstView x, ReduceOp op);
 void argmax(const Context& ctx, View out, ConstView x, int dim);
-void topk(const Context& ctx, View values, View indices, ConstView x, std::int64_t k, int dim);
+void argmin(const Context& ctx, View out, ConstView x, int dim);
+void topk(const Context& ctx, View values, View indices, ConstView x, std::int64_t k, int dim, bool largest);
 }  // namespace apex::kernels::cuda

@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: the apex authors
 # SPDX-License-Identifier: BSD-3-Clause
-# What the CUDA backend needs. Whatever is missing is an error that says where it was looked for.
+# What the CUDA backend needs. Whatever is missing is an error that says where it was looked for; nvJPEG alone may be.
 #   CMAKE_CUDA_ARCHITECTURES  90 unless given; 75 to 100 compile
+#   APEX_HAS_NVJPEG           whether nvJPEG was found, which APEX_ENABLE_NVJPEG asks for
 #   apex_cuda_flags           language level and warnings of .cu files, and the define that tells headers of the backend
 #   APEX_CUDA_SUMMARY         versions, for the last lines of configure
 if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
@@ -24,6 +25,21 @@ find_package(CUDAToolkit 12.4 REQUIRED)
 find_package(CUDNN 9.0 REQUIRED)
 find_package(CUDNNFrontend 1.12 REQUIRED)
 find_package(NCCL 2.18 REQUIRED)
+set(APEX_HAS_NVJPEG OFF)
+if(APEX_ENABLE_NVJPEG STREQUAL ON)
+  find_package(NVJPEG 12.2 REQUIRED)
+elseif(APEX_ENABLE_NVJPEG STREQUAL AUTO)
+  find_package(NVJPEG 12.2 QUIET)
+elseif(NOT APEX_ENABLE_NVJPEG STREQUAL OFF)
+  message(FATAL_ERROR "APEX_ENABLE_NVJPEG is '${APEX_ENABLE_NVJPEG}', takes AUTO, ON or OFF")
+endif()
+set(_nvjpeg "no nvJPEG")
+if(NVJPEG_FOUND AND NOT APEX_ENABLE_NVJPEG STREQUAL OFF)
+  set(APEX_HAS_NVJPEG ON)
+  set(_nvjpeg "nvJPEG ${NVJPEG_VERSION}")
+elseif(APEX_ENABLE_NVJPEG STREQUAL AUTO)
+  message(STATUS "nvJPEG was not found, so pictures are decoded by the CPU only; `./dev install cuda` fetches it, or set NVJPEG_ROOT")
+endif()
 
 add_library(apex_cuda_flags INTERFACE)
 target_compile_definitions(apex_cuda_flags INTERFACE APEX_HAS_CUDA=1)
@@ -35,4 +51,4 @@ target_compile_options(apex_cuda_flags INTERFACE
 target_link_libraries(apex_cuda_flags INTERFACE CUDA::cudart)
 
 set(APEX_CUDA_SUMMARY "toolkit ${CUDAToolkit_VERSION} for sm ${CMAKE_CUDA_ARCHITECTURES}, cuDNN ${CUDNN_VERSION}, \
-cudnn-frontend ${CUDNNFrontend_VERSION}, NCCL ${NCCL_VERSION}")
+cudnn-frontend ${CUDNNFrontend_VERSION}, NCCL ${NCCL_VERSION}, ${_nvjpeg}")

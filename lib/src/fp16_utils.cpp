@@ -33,7 +33,7 @@ void convert(const nn::Module& module, DType dtype, const std::unordered_set<con
 }
 
 bool is_kept(const nn::Module& module) {
-  const auto* norm = dynamic_cast<const nn::BatchNorm2d*>(&module);
+  const auto* norm = dynamic_cast<const nn::BatchNorm*>(&module);
   return norm != nullptr && norm->options().affine;
 }
 

@@ -32,6 +32,11 @@ Tensor zeros(const Dims& sizes, DType dtype, Device device, MemoryFormat format)
 Tensor ones(const Dims& sizes, DType dtype, Device device, MemoryFormat format) {
   return full(sizes, 1.0, dtype, device, format);
 }
+Tensor arange(std::int64_t count, DType dtype, Device device, double start, double step) {
+  Tensor t = empty({count}, dtype, device);
+  kernels::arange(t.context(), t.view(), start, step);
+  return t;
+}
 Tensor zeros_like(const Tensor& like) { return filled(empty_like(like), 0.0); }
 Tensor ones_like(const Tensor& like) { return filled(empty_like(like), 1.0); }
 

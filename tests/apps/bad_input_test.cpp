@@ -24,8 +24,8 @@ int error_lines(const std::string& output) {
 }
 
 void expect_end(const std::vector<std::string>& arguments, int code, const std::vector<std::string>& words,
-                int ranks = 2) {
-  TrainRun run(ranks, arguments);
+                int ranks = 2, const std::vector<std::string>& environment = {}) {
+  TrainRun run(ranks, arguments, environment);
   run.finish(kLimit);
   EXPECT_EQ(run.code(), code) << run.output();
   for (const auto& word : words)
@@ -140,6 +140,12 @@ TEST(BadInput, CommandLine) {
   expect_end({"synthetic", "--opt-level", "O2"}, 2, {"O2"});
   expect_end({"synthetic", "--sync_bn"}, 2, {"--sync_bn"});
   expect_end({}, 2, {"DIR"});
+  expect_end({"synthetic", "--device", "cpu", "--plan-cache", "plans.bin"}, 2, {"--plan-cache", "GPU"});
+  expect_end({"synthetic", "--decode", "disk"}, 2, {"--decode", "disk"});
+  expect_end({"synthetic", "--device", "cpu", "--decode", "gpu"}, 2, {"--decode gpu"});
+  const std::vector<std::string> no_gpu = {"CUDA_VISIBLE_DEVICES="};
+  expect_end(tiny(ck, {"--device", "auto", "--decode", "gpu"}), 2, {"--decode gpu"}, 2, no_gpu);
+  expect_end(tiny(ck, {"--device", "cuda"}), 2, {"CUDA"}, 2, no_gpu);
   expect_end(tiny(ck, {"--synthetic-size", "4", "-b", "64"}), 3, {"batch"});
   expect_end({"synthetic", "--config", "/"}, 2, {"--config"});
   expect_end({"synthetic", "--start-epoch", "5", "--epochs", "5"}, 2, {"--start-epoch"});

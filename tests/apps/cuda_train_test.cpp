@@ -6,7 +6,9 @@
 #include <cmath>
 
 #include "apex/core/cuda.hpp"
+#include "apex/train/prefetch.hpp"
 #include "runs.hpp"
+#include "support/jpeg.hpp"
 
 namespace apex::test {
 namespace {
@@ -167,6 +169,55 @@ TEST(CudaTrain, TwoGpusFollowOne) {
     for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(other[i], one[i], 1e-9 * std::abs(one[i])) << name << i;
   }
   EXPECT_EQ(difference(newest(folder.path() / "two"), newest(folder.path() / "graph")), "");
+}
+
+/// The same samples in the same order with the same crops, whoever decodes; what differs are a few levels of pixels.
+TEST(CudaTrain, DecodesOnTheGpuWhatTheCpuWouldDecode) {
+  if (train::gpu_decoder().empty()) GTEST_SKIP() << "this build has no nvJPEG";
+  const TemporaryFolder folder;
+  for (int i = 0; i < 96; ++i) {
+    const auto bytes = encode_jpeg_as(photo_like(70 + i % 9, 60 + i % 7, 3, i * i), {.chroma_x = 1 + i % 2});
+    const auto place = folder.path() / "data" / ("c" + std::to_string(i % 4));
+    fs::create_directories(place);
+    std::ofstream(place / (std::to_string(i) + ".jpg"), std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  }
+  const auto run = [&](const std::string& name, const Arguments& more) {
+    const auto to = folder.path() / name;
+    run_to_the_end(1, with({(folder.path() / "data").string(),
+                            "--arch",
+                            "resnet20",
+                            "--image-size",
+                            "48",
+                            "--val-split",
+                            "0.1",
+                            "--device",
+                            "cuda",
+                            "-b",
+                            "8",
+                            "--epochs",
+                            "3",
+                            "--lr",
+                            "0.5",
+                            "--lr-schedule",
+                            "constant",
+                            "--deterministic",
+                            "--plan-cache",
+                            "none",
+                            "--checkpoint-dir",
+                            to.string(),
+                            "--log-samples",
+                            (folder.path() / (name + "-ids")).string()},
+                           more));
+    return losses(to / "metrics.jsonl");
+  };
+  const auto cpu = run("cpu", {}), gpu = run("gpu", {"--decode", "gpu"}),
+             graph = run("graph", {"--decode", "gpu", "--cuda-graph"});
+  EXPECT_EQ(sample_ids((folder.path() / "gpu-ids").string(), 1), sample_ids((folder.path() / "cpu-ids").string(), 1));
+  ASSERT_EQ(gpu.size(), cpu.size());
+  EXPECT_EQ(gpu, graph);
+  EXPECT_NE(gpu, cpu) << "the GPU decoded nothing";
+  EXPECT_NEAR(gpu[0], cpu[0], 0.05 * cpu[0]);
 }
 
 TEST(CudaTrain, TwoRanksOnOneGpuAreRefused) {

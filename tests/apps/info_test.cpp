@@ -6,6 +6,7 @@
 #include <string>
 
 #include "apex/core/device.hpp"
+#include "apex/train/prefetch.hpp"
 #include "support/subprocess.hpp"
 #ifdef APEX_HAS_CUDA
 #include "apex/core/cuda.hpp"
@@ -26,6 +27,9 @@ void expect_facts(const std::string& text) {
     EXPECT_NE(text.find(title), std::string::npos) << title << text;
   EXPECT_NE(text.find(APEX_INFO_VERSION), std::string::npos) << text;
   EXPECT_EQ(text.find("cuDNN") != std::string::npos, has_cuda) << text;
+  const auto decoder = train::gpu_decoder();
+  EXPECT_EQ(text.find("JPEG on the GPU") != std::string::npos, has_cuda) << text;
+  EXPECT_NE(text.find(decoder), std::string::npos) << "nothing of " << decoder << " in " << text;
 }
 
 TEST(ApexInfo, WorksAloneAndWithoutMpi) {

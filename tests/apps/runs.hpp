@@ -39,6 +39,11 @@ class TrainRun {
   bool reaches_step(const fs::path& metrics, std::int64_t step, double seconds = 60) {
     return process_.read_until([&](const std::string&) { return last_step(metrics) >= step; }, seconds);
   }
+  /// Waits until the output holds these words.
+  bool reads(const std::string& words, double seconds = 60) {
+    return process_.read_until([&](const std::string& output) { return output.find(words) != std::string::npos; },
+                               seconds);
+  }
   void signal(int number) { ::kill(process_.pid(), number); }
   int code() const { return process_.exit_code(); }
   const std::string& output() const { return process_.output(); }

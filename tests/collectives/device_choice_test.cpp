@@ -26,11 +26,12 @@ DeviceFacts rank_on(int gpu, int visible = 8, const char* host = "node1") {
 struct Decision {
   std::string problem;
   bool cuda = false, shared = false;
+  Kind kind = Kind::state;
 };
 
 Decision decide(const std::vector<DeviceFacts>& ranks) {
   Decision d;
-  d.problem = device_problem(ranks, d.cuda, d.shared);
+  d.problem = device_problem(ranks, d.cuda, d.shared, d.kind);
   EXPECT_EQ(d.problem.find('\n'), std::string::npos);
   return d;
 }
@@ -68,9 +69,12 @@ TEST(DeviceChoice, RanksThatDifferAreNamed) {
   auto asked = rank_on(0, 0, "node3");
   asked.wanted = static_cast<int>(DeviceKind::cuda);
   EXPECT_HAS(decide({rank_on(0), asked}).problem, "rank 1 (node3) was asked to run on CUDA, but sees no device");
+  EXPECT_EQ(decide({rank_on(0), asked}).kind, Kind::unsupported) << "as everywhere where a GPU is asked for in vain";
+  EXPECT_EQ(decide({cpu, gpu}).kind, Kind::data);
   auto outside = rank_on(0, 2);
   outside.index = 5;
   EXPECT_HAS(decide({rank_on(1), outside}).problem, "cuda:5, but sees 2 device(s)");
+  EXPECT_EQ(decide({rank_on(1), outside}).kind, Kind::unsupported);
 }
 
 // Each rank sees one device of its own as cuda:0: the same index, different GPUs.

@@ -154,13 +154,17 @@ TEST_F(DeviceCollectives, ACapturedStepGivesWhatAnEagerOneGives) {
   const cuda::Stream stream(test::device());
   const StreamGuard guard(stream.context());
   const int p = world.size();
-  const Tensor a = numbers(5000, 0), b = numbers(777, 0), out = numbers(777 * p, 0);
+  const Tensor a = numbers(5000, 0), b = numbers(777, 0), c = numbers(33, 0), out = numbers(777 * p, 0);
   const auto collectives = [&] {
     const Work first = world.all_reduce(a, ReduceOp::sum, "captured a");
     const Work second = ddp.all_gather(out, b, "captured b");
     first.wait();
     second.wait();
-    return first;
+    const Work third = world.in_stream().all_reduce(c, ReduceOp::max, "captured c");
+    third.wait();
+    const Work fourth = world.all_reduce(c, ReduceOp::sum, "captured c again");
+    fourth.wait();
+    return std::vector<Work>{first, third};
   };
   collectives();  // NCCL connects when it is used first
   cuda::synchronize(stream.context());
@@ -168,21 +172,24 @@ TEST_F(DeviceCollectives, ACapturedStepGivesWhatAnEagerOneGives) {
   cudaGraph_t graph{};
   cudaGraphExec_t executable{};
   APEX_CHECK(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
-  const Work captured = collectives();
+  const auto captured = collectives();
   APEX_CHECK(cudaStreamEndCapture(stream.get(), &graph));
   APEX_CHECK(cudaGraphInstantiate(&executable, graph, 0));
-  if (p > 1) {
-    EXPECT_TRUE(test::throws(Kind::state, "captured", [&] { (void)captured.test(); }));
-    EXPECT_TRUE(test::throws(Kind::state, "outside of the capture", [&] { captured.wait(); }));
-    EXPECT_FALSE(captured.finished());
+  for (const Work& work : captured) {
+    if (p == 1) continue;
+    EXPECT_TRUE(test::throws(Kind::state, "captured", [&] { (void)work.test(); }));
+    EXPECT_TRUE(test::throws(Kind::state, "outside of the capture", [&] { work.wait(); }));
+    EXPECT_FALSE(work.finished());
   }
   for (int round = 0; round < 5; ++round) {
     test::assign(a, [&](auto i) { return double(i % 50 + round + world.rank()); });
     test::assign(b, [&](auto i) { return double(i + 1000 * world.rank() + round); });
+    test::assign(c, [&](auto i) { return double(i * world.rank() + round); });
     APEX_CHECK(cudaGraphLaunch(executable, stream.get()));
     watch(stream.context(), concat("graph step ", round));
     EXPECT_EQ(test::to_f64(a)[77], p * (27 + round) + sum_of_ranks());
     EXPECT_EQ(test::to_f64(out).back(), 776 + 1000 * (p - 1) + round);
+    EXPECT_EQ(test::to_f64(c)[11], p * (11 * (p - 1) + round));
   }
   cuda::synchronize(stream.context());
   APEX_CHECK(cudaGraphExecDestroy(executable));
@@ -214,6 +221,56 @@ TEST_F(DeviceCollectives, AWorkFromBeforeACaptureIsRefusedInIt) {
   }
   work.wait();
   EXPECT_EQ(test::to_f64(t)[3], 4 * world.size() * world.size());
+}
+
+TEST_F(DeviceCollectives, InStreamTheCallerWaitsForNothing) {
+  if (world.size() == 1 || shared()) GTEST_SKIP() << "nothing is in flight";
+  const auto here = world.in_stream();
+  const cuda::Stream side(test::device()), other(test::device());
+  const StreamGuard guard(side.context());
+  const std::int64_t n = 1 << 20;
+  for (int round = 0; round < 20; ++round) {
+    Tensor t = numbers(n, world.rank() + round);
+    const Work work = here.all_reduce(t);
+    work.wait();
+    Tensor copy;
+    {
+      const StreamGuard there(other.context());  // and from another stream
+      work.wait();
+      copy = empty({n}, DType::f32, test::device());
+      APEX_CHECK(cudaMemcpyAsync(copy.raw_data(), t.raw_data(), t.bytes(), cudaMemcpyDeviceToDevice, other.get()));
+    }
+
+    cuda::order(other.context(), side.context());
+    t = Tensor();
+    const int p = world.size();
+    EXPECT_EQ(test::to_f64(copy)[12345], p * (round + 12345 % 100) + sum_of_ranks());
+    EXPECT_TRUE(work.wait_host(30));
+  }
+}
+
+TEST_F(DeviceCollectives, InStreamTimesOneInSeven) {
+  if (world.size() == 1 || shared()) GTEST_SKIP() << "nothing is in flight";
+  const auto group = world.dup("times").in_stream();
+  const Tensor t = numbers(1000, 1);
+  const Work first = group.all_reduce(t);  // NCCL connects
+  ASSERT_TRUE(first.wait_host(30));
+  EXPECT_TRUE(first.exposed_s());
+  for (int i = 1; i < 7; ++i) {
+    const Work work = group.all_reduce(t);
+    ASSERT_TRUE(work.wait_host(30));
+    EXPECT_TRUE(work.finished());
+    EXPECT_FALSE(work.exposed_s());
+  }
+  const double before = group.statistics().exposed_s;
+  test::to_f64(t);
+  world.barrier();
+  if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const Work timed = group.all_reduce(t);
+  ASSERT_TRUE(timed.wait_host(30));
+  ASSERT_TRUE(timed.exposed_s());
+  EXPECT_EQ(*timed.exposed_s() > 0.2, world.rank() != 0) << *timed.exposed_s();
+  EXPECT_NEAR(group.statistics().exposed_s - before, 7 * *timed.exposed_s(), 1e-9);
 }
 
 TEST_F(DeviceCollectives, TimesAreTheDevices) {

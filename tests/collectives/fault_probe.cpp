@@ -121,6 +121,16 @@ int scenario(const std::string& name, Session& session) {
     }
     return 0;
   }
+  if (name == "in_stream") {  // as "loop", a few collectives ahead of the device
+    const auto here = world.in_stream();
+    for (int i = 0; i < 100000; ++i) {
+      const Work work = here.all_reduce(t, ReduceOp::max, "in stream");
+      work.wait();
+      if (i % 10 == 9) finish(work);
+      sleep_seconds(0.005);
+    }
+    return 0;
+  }
   if (name == "long") {  // long enough to be suspended as a whole for longer than the limit
     for (int i = 0; i < 20; ++i) {
       finish(world.all_reduce(t, ReduceOp::max, "long"));

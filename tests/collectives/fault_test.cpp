@@ -57,6 +57,8 @@ TEST(Faults, DebugModeReportsSwappedCallSites) {
   EXPECT_EQ(job.exit_code(), 7) << job.output();
   EXPECT_SAYS(job, "rank 0,2 wants all_reduce sum");
   EXPECT_SAYS(job, "rank 1 wants broadcast");
+  EXPECT_SAYS(job, "\"first\", f32 x 5 (fault_probe.cpp:");  // both call sites
+  EXPECT_SAYS(job, "\"second\", f32 x 5 from rank 0 (fault_probe.cpp:");
 }
 
 TEST(Faults, EveryBlockingWaitHasALimit) {

@@ -84,6 +84,17 @@ TEST(GpuFaults, AStoppedRankEndsTheJobWithinTheLimit) {
   EXPECT_SAYS(job, "\"loop\"");
 }
 
+TEST(GpuFaults, AStoppedRankEndsTheJobInStreamToo) {
+  NEEDS_GPUS(2);
+  Job job(2, "in_stream", 8);
+  const auto pids = job.wait_ready(2, kStart);
+  ASSERT_EQ(pids.size(), 2u) << job.output();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  ::kill(pids.at(1), SIGSTOP);
+  expect_watchdog(job, 8, "all_reduce max #");
+  EXPECT_SAYS(job, "\"in stream\"");
+}
+
 TEST(GpuFaults, AStoppedRankEndsTheJobUnderAGraphToo) {
   NEEDS_GPUS(2);
   Job job(2, "graph", 8);
@@ -156,11 +167,11 @@ TEST(GpuFaults, AGpuThatIsNotThere) {
   NEEDS_GPUS(1);
   Job job(1, "far_gpu", 30);
   ASSERT_TRUE(job.finish(kStart)) << job.output();
-  EXPECT_EQ(job.exit_code(), 3) << job.output();
+  EXPECT_EQ(job.exit_code(), exit_code::kUsage) << job.output();
   EXPECT_SAYS(job, "cuda:63, but sees ");
   Job none(1, "ok", 30, {"CUDA_VISIBLE_DEVICES="});
   ASSERT_TRUE(none.finish(kStart)) << none.output();
-  EXPECT_EQ(none.exit_code(), 3) << none.output();
+  EXPECT_EQ(none.exit_code(), exit_code::kUsage) << none.output();
   EXPECT_SAYS(none, "sees no device");
 }
 

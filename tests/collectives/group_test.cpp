@@ -140,6 +140,18 @@ TEST(Groups, EveryPurposeHasItsCommunicator) {
   EXPECT_TRUE(world.channel(Purpose::user) == world);
 }
 
+TEST(Groups, InStreamIsTheSameChannel) {
+  const auto ddp = ProcessGroup::world().channel(Purpose::ddp), here = ddp.in_stream();
+  EXPECT_TRUE(here.is_in_stream());
+  EXPECT_FALSE(ddp.is_in_stream());
+  EXPECT_FALSE(here == ddp);
+  EXPECT_EQ(here.mpi_comm(), ddp.mpi_comm());
+  EXPECT_EQ(here.purpose(), Purpose::ddp);
+  EXPECT_TRUE(here.channel(Purpose::spatial).is_in_stream());
+  EXPECT_TRUE(here.dup("in stream").is_in_stream());
+  EXPECT_NE(thrown([] { (void)ProcessGroup().in_stream(); }, Kind::state).find("null"), std::string::npos);
+}
+
 TEST(Agree, ThrowsTheLowestFailingRanksMessageEverywhere) {
   const auto world = ProcessGroup::world();
   world.agree(true, "not looked at");

@@ -4,7 +4,8 @@
 """Pictures for timing the reading of data, and the speed of the runs that read them (run.sh bench-data).
 
 images.py write FOLDER [--count N] [--copies C]   N JPEGs of 256 x 256 in FOLDER/all/<class>, each C times (hard links)
-images.py rate FILE [BASE]                        images/s from metrics.jsonl, and as a share of those in BASE
+images.py rate FILE BASE                          images/s from metrics.jsonl, and as a share of those in BASE, the
+                                                  JSON of apex_bench step
 """
 import argparse
 import json
@@ -47,7 +48,7 @@ def write(folder, count, copies):
 
 
 def speed(path):
-    """Over the steps after the first, which choose plans and capture the graph."""
+    """Images/s, and the share of time waiting, over the steps after the first, which choose plans and capture."""
     with open(path, encoding="utf-8") as lines:
         steps = [r for r in map(json.loads, lines) if "seconds" in r and "samples" in r and r["step"] > WARM_UP]
     if not steps:
@@ -58,8 +59,10 @@ def speed(path):
 
 def rate(path, base):
     images, waiting = speed(path)
-    share = f", {100 * images / speed(base)[0]:.1f}% of synthetic" if base else ""
-    print(f"{images:.0f} images/s{share}, {100 * waiting:.1f}% of the time waiting for data")
+    with open(base, encoding="utf-8") as file:
+        synthetic = json.load(file)["images_per_s"]
+    print(f"{images:.0f} images/s, {100 * images / synthetic:.1f}% of synthetic ({synthetic:.0f}), "
+          f"{100 * waiting:.1f}% of the time waiting for data")
 
 
 def main():
@@ -71,7 +74,7 @@ def main():
     one.add_argument("--copies", type=int, default=1)
     two = commands.add_parser("rate")
     two.add_argument("file")
-    two.add_argument("base", nargs="?")
+    two.add_argument("base")
     given = parser.parse_args()
     if given.command == "write":
         write(given.folder, given.count, given.copies)

@@ -71,11 +71,11 @@ cp -rL "$(ompi_path pkgdatadir)"/. "$root/share/"
 cp -rL /etc/openmpi/. "$root/etc/" 2>/dev/null || true
 cp -L "$(ompi_path libdir)"/libmca_common_{sm,monitoring,ompio}.so* "$root/lib/" 2>/dev/null || true
 
-# Every library they need, less what the GPU host has: libc, libstdc++ and NVIDIA's.
+# Every library they need, less what the GPU host has: libc, libstdc++ and NVIDIA's, of which nvJPEG alone often lacks.
 find "$root" -type f \( -perm -u+x -o -name '*.so*' \) ! -name '*.sh' -print0 | xargs -0 -n 16 ldd 2>/dev/null |
   awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
   grep -Ev '/(libc|libm|libdl|librt|libpthread|libresolv|libutil|ld-linux[^/]*|libstdc\+\+|libgcc_s)\.so' |
-  grep -Ev '/lib(cuda|cudart|cublas|cublasLt|cudnn|nccl|cupti|nvrtc|nvidia|nvjpeg|nvToolsExt|apex)[^/]*\.so' |
+  grep -Ev '/lib(cuda|cudart|cublas|cublasLt|cudnn|nccl|cupti|nvrtc|nvidia|nvToolsExt|apex)[^/]*\.so' |
   while IFS= read -r lib; do cp -L "$lib" "$root/lib/"; done
 
 # The names of libapex's kernels as the fat binary registers them: the mangled functions among its constants.
@@ -83,7 +83,7 @@ objcopy -O binary --only-section=.rodata "$root/lib/libapex.so" "$stage/rodata"
 strings -n 6 "$stage/rodata" | grep -E '^_Z[A-Za-z0-9_]+$' | sort -u |
   while IFS= read -r name; do [[ $(c++filt "$name") == *'('* ]] && printf '%s\n' "$name"; done >"$root/kernels.txt" || true
 [[ -s $root/kernels.txt ]] || die "found no kernels in $library"
-find "$root" -type f \( -perm -u+x -o -name '*.so*' \) ! -name '*.sh' -exec strip --strip-unneeded {} + 2>/dev/null || true
+find "$root" -type f \( -perm -u+x -o -name '*.so*' \) ! -name '*.sh' ! -name 'libnvjpeg*' -exec strip --strip-unneeded {} + 2>/dev/null || true
 
 cat >"$root/env.sh" <<'ENV'
 # Source this. It finds the bundle by its own place, and NVIDIA's libraries in python3's packages or in CUDA's folder.

@@ -4,24 +4,26 @@
 # Tests and timings on a GPU host, from an unpacked bundle (pack.sh). Logs go to $OUT, or ./gpu-host-out; a table of what
 # was run comes last, and the exit code is 0 only if all of it passed.
 #
-#   run.sh [-j N] [--limit SECONDS] [--only TEXT] [--skip-launched] [SECTION...]
+#   run.sh [-j N] [--limit SECONDS] [--only TEXT] [--skip-launched] [--tool memcheck|racecheck] [SECTION...]
 #
 #   self         programs start, conformance on the CPU: works on any machine
 #   info         the devices and the libraries
 #   tests        every test for as many GPUs as there are, -j at a time (4)
 #   conformance  the recorded cases on all devices
-#   sanitize     memcheck, then racecheck of compute-sanitizer over tests of one process, in shards, -j at a time, over
-#                all GPUs; and how many of the library's kernels these tests launched
+#   sanitize     compute-sanitizer over tests of one process, in shards, -j at a time, over all GPUs: memcheck of every
+#                kernel, then racecheck of the library's own (it takes the asynchronous copies in cuDNN's for races) in
+#                the kernels' tests; and how many of the library's kernels either set of tests launched
 #   bench-ops bench-optim          kernels and optimizer steps beside PyTorch's
 #   bench-step [bench-compile]     ResNet-50, batch 256: eager and by CUDA graph, f16 and bf16, plans cold and warm, host
 #                                  waits; bench-compile: beside torch.compile
-#   bench-data   ResNet-50 from a pack of JPEG and one of pixels beside synthetic data; python3 needs Pillow
+#   bench-data   ResNet-50 from a pack of JPEG, decoded by the CPU and by the GPU, and from one of pixels, as a share of
+#                the step alone (synthetic); python3 needs Pillow
 #   ddp          collectives and data parallel steps over two GPUs
 #
 # Without sections: info tests conformance bench-ops bench-optim bench-step. --only: steps whose name contains it.
 # At --limit what still runs is stopped and nothing more is started; both count as failures. --skip-launched: sanitize
-# takes the list of launched kernels that an earlier run left in $OUT or in the bundle. --peer eager is left out where
-# python3 has no torch.
+# takes the lists of launched kernels that an earlier run left in $OUT or in the bundle. --tool: sanitize with this one
+# only. --peer eager is left out where python3 has no torch.
 set -uo pipefail
 export LC_ALL=C  # one order for sort and comm
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
@@ -29,17 +31,19 @@ here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
 # shellcheck source=/dev/null
 source "$here/env.sh"
 out=${OUT:-$PWD/gpu-host-out}
-jobs=4 limit=100000 only='' skip_launched='' sections=()
+[[ $out == /* ]] || out=$PWD/$out
+jobs=4 limit=100000 only='' skip_launched='' tools='memcheck racecheck' sections=()
 while (($#)); do
   case $1 in
     -j) jobs=$2; shift ;;
     --limit) limit=$2; shift ;;
     --only) only=$2; shift ;;
     --skip-launched) skip_launched=yes ;;
+    --tool) tools=$2; shift ;;
     self | info | tests | conformance | sanitize | bench-ops | bench-optim | bench-step | bench-compile | bench-data | ddp)
       sections+=("$1")
       ;;
-    *) sed -n '4,28p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+    *) sed -n '4,26p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
   esac
   shift
 done
@@ -129,6 +133,7 @@ sanitizer_shards() {  # TOOL FILE OF each_test
   local tool=$1 name seconds command shards i gpu n=0 visible=() options=''
   # Tests provoke errors of the API, and the library checks them all by itself.
   [[ $tool != memcheck ]] || options='--report-api-errors no'
+  [[ $tool != racecheck ]] || options='--kernel-name kns=apex'
   IFS=, read -r -a visible <<<"${CUDA_VISIBLE_DEVICES:-$(seq -s, 0 $((gpus > 0 ? gpus - 1 : 0)))}"
   while IFS=$'\t' read -r shards name seconds command; do
     for ((i = 0; i < shards; ++i)); do
@@ -136,11 +141,11 @@ sanitizer_shards() {  # TOOL FILE OF each_test
       printf '%s.%s.%dof%d\t1500\t%s\n' "$tool" "$name" $((i + 1)) "$shards" \
         "${command/ APEX_REQUIRE_CUDA=1 / APEX_REQUIRE_CUDA=1 $left_out GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i CUDA_VISIBLE_DEVICES=$gpu compute-sanitizer --tool $tool $options --error-exitcode 9 --print-limit 5 }"
     done
-  done < <(awk -F'\t' '{n = $1 ~ /^conformance/ ? 1 : $1 ~ /^kernels\.(layers|elementwise)/ ? 8 : 4; print n "\t" $0}' "$2" |
+  done < <(awk -F'\t' '{n = $1 ~ /^conformance/ ? 1 : $1 ~ /^kernels\.layers/ ? 16 : $1 ~ /^(kernels\.elem|lib_f)/ ? 8 : 4; print n "\t" $0}' "$2" |
     sort -s -k1,1nr)
 }
 section_sanitize() {
-  local tool row start checked=$work/checked log=$out/kernels-launched.txt kept=$here/kernels-launched.txt
+  local tool row start checked=$work/checked log=$out/launched kept=$here/launched name seconds command
   # Left out: more than 2^31 elements, under a sanitizer for longer than all the rest; what needs CUPTI, which excludes
   # it; and cases that say they are slow.
   local left_out='GTEST_FILTER=-*MoreThanTwoBillion*:*ByCupti*:*Slow*'
@@ -151,26 +156,27 @@ section_sanitize() {
   fi
   printf 'tests left out: %s\n' "${left_out#*=-}" >"$out/logs/sanitize.left-out.log"
   # What these tests launch, seen once without the sanitizer: it and CUPTI's callbacks exclude each other.
+  # launched/TEST.txt: kernels, a line each.
   if [[ -n $skip_launched ]]; then
-    [[ -s $log ]] || cp "$kept" "$log" 2>/dev/null
+    [[ -d $log ]] || cp -r "$kept" "$log" 2>/dev/null
   else
-    : >"$log"
-    sed -E "s|^([^\t]*)\t([0-9]*)\tenv |launched.\1\t\2\tenv $left_out CUDA_INJECTION64_PATH=$here/lib/libapex_probe.so APEX_KERNEL_LOG=$log |" \
-      "$checked" | in_parallel
-    sort -u -o "$log" "$log"
-    cp "$log" "$kept" 2>/dev/null
+    rm -rf "$log"
+    mkdir -p "$log"
+    while IFS=$'\t' read -r name seconds command; do
+      printf 'launched.%s\t%s\t%s\n' "$name" "$seconds" \
+        "env $left_out CUDA_INJECTION64_PATH=$here/lib/libapex_probe.so APEX_KERNEL_LOG=$log/$name.txt ${command#env }"
+    done <"$checked" | in_parallel
+    rm -rf "$kept" && cp -r "$log" "$kept" 2>/dev/null
   fi
-  if [[ -s $log ]]; then
-    comm -23 "$here/kernels.txt" <(sort -u "$log") >"$out/kernels-not-launched.txt"
-    step sanitize.coverage 10 "all=\$(wc -l <'$here/kernels.txt') missed=\$(wc -l <'$out/kernels-not-launched.txt')
+  for tool in $tools; do
+    start=$SECONDS
+    grep -E "$([[ $tool != racecheck ]] && echo . || echo '^kernels')" "$checked" >"$work/$tool.tests"
+    cut -f1 "$work/$tool.tests" | sed "s|.*|$log/&.txt|" | xargs -r -d '\n' cat 2>/dev/null | sort -u >"$work/launched"
+    comm -23 "$here/kernels.txt" "$work/launched" >"$out/kernels-not-in-$tool.txt"
+    step "sanitize.coverage.$tool" 10 "all=\$(wc -l <'$here/kernels.txt') missed=\$(wc -l <'$out/kernels-not-in-$tool.txt')
       echo \"apex: \$((all - missed)) of \$all kernels launched (95% wanted)\"
       [[ \$(((all - missed) * 100)) -ge \$((all * 95)) ]]"
-  else
-    step sanitize.coverage 10 "echo 'apex: no list of launched kernels'; exit 1"
-  fi
-  for tool in memcheck racecheck; do
-    start=$SECONDS
-    sanitizer_shards "$tool" "$checked" | in_parallel
+    sanitizer_shards "$tool" "$work/$tool.tests" | in_parallel
     # One row for all of them; a shard that was not run is not clean.
     cat "$work/$tool."*.row 2>/dev/null | sort -t $'\t' -k3 >"$out/sanitize-$tool.tsv"
     rm -f "$work/$tool."*.row
@@ -220,21 +226,29 @@ section_bench-compile() {
       '--peer compile'
   done
 }
-# The same pictures as JPEG and as pixels: 1,536 of 256 x 256, five times over, 30 steps an epoch.
+# The step alone, on one batch that stays on the device: that is "synthetic". Then whole training runs: on data made up by
+# the readers, and on the same pictures as JPEG, decoded by the CPU and by the GPU, and as pixels. The pictures are 1,536
+# of 256 x 256, five times over: 30 steps an epoch, of which the first fifteen of all do not count.
 section_bench-data() {
-  local kind cores=$(($(nproc) > 3 ? $(nproc) - 2 : 1)) data=$work/pictures
-  local train="imagenet_train --arch resnet50 -b 256 -j $cores --dtype bf16 --cuda-graph --device cuda --max-steps 60"
-  train+=" --epochs 2 --lr 0.01 --lr-schedule constant --checkpoint-every 0 --progress none"
-  step data.pictures 60 "python3 '$here/images.py' write '$data' --count 1536 --copies 5 &&
-    pack_images '$data/all' '$data/jpeg.h5' --no-check --progress none &&
-    pack_images '$data/all' '$data/decoded.h5' --decoded --progress none && ls -l '$data'"
-  for kind in synthetic jpeg decoded; do
-    local from=$data/$kind.h5
-    [[ $kind != synthetic ]] || from='synthetic --synthetic-size 7680'
-    step "data.$kind" 150 "$train --plan-cache '$out/plans.bf16' --checkpoint-dir '$work/runs.$kind' $from &&
-      cp '$work/runs.$kind/metrics.jsonl' '$out/data.$kind.jsonl' &&
-      python3 '$here/images.py' rate '$out/data.$kind.jsonl' '$out/data.synthetic.jsonl'"
+  local run kind how cores=$(($(nproc) > 3 ? $(nproc) - 2 : 1)) data=$work/pictures base=$out/data.step.json
+  local train="imagenet_train --arch resnet50 -b 256 -j $cores --dtype bf16 --cuda-graph --device cuda --max-steps 90"
+  train+=" --epochs 3 --lr 0.01 --lr-schedule constant --checkpoint-every 0 --progress none"
+  step data.pictures 100 "python3 '$here/images.py' write '$data' --count 1536 --copies 5 &&
+    pack_images '$data/all' '$data/jpeg.h5' -j $cores --no-check --progress none &&
+    pack_images '$data/all' '$data/decoded.h5' -j $cores --decoded --progress none && ls -l '$data'"
+  step data.step 150 \
+    "$resnet -b 256 --classes 32 --device cuda --dtype bf16 --cuda-graph --plan-cache '$out/plans.bf16' --json '$base'"
+  for run in made-up: jpeg: jpeg:gpu decoded:; do
+    kind=${run%:*} how=${run#*:}
+    local name=data.$kind${how:+-$how} from="'$data/$kind.h5'" gpu=''
+    [[ $kind != made-up ]] || from='synthetic --synthetic-size 7680 --synthetic-classes 32'
+    [[ $how != gpu ]] || gpu="apex_info --no-mpi | grep -q nvJPEG || { echo 'this build has no nvJPEG'; exit 77; }; "
+    step "$name" 120 "$gpu$train ${how:+--decode $how} --plan-cache '$out/plans.bf16' \
+      --checkpoint-dir '$work/runs.$name' $from &&
+      cp '$work/runs.$name/metrics.jsonl' '$out/$name.jsonl' &&
+      python3 '$here/images.py' rate '$out/$name.jsonl' '$base'"
   done
+  rm -rf "$data"
 }
 section_ddp() {
   if ((gpus < 2)); then

@@ -28,6 +28,7 @@ expect 2 'wants a number of ranks' train -n
 expect 2 "no preset 'release' with tests" test release
 expect 2 "format takes --check or nothing" format --chekc
 expect 2 'install takes' install everything
+expect 2 "docs takes no arguments, not 'here'" docs here
 expect 2 "bench takes kernels or step, not 'all-of-it'" bench all-of-it
 expect 2 'pack takes the name of a .tar.gz file' pack here
 APEX_PRESET=fast expect 2 "APEX_PRESET is dev or cuda, not 'fast'" test
@@ -90,6 +91,27 @@ printf '#!/bin/bash\nexit 22\n' >"$folder/few/curl"
 for tool in grep head; do ln -s "$(command -v "$tool")" "$folder/few/$tool"; done
 chmod +x "$folder/few/curl"
 expect_install_cuda 3 'could not fetch'
+
+
+# nvJPEG comes after them, and a build does without it; but a file that is not the pinned one is an error.
+mkdir -p "$folder/tree/build/deps/cudnn-frontend"
+sed -n 's/^frontend_version=//p' "$root/dev" >"$folder/tree/build/deps/cudnn-frontend/version"
+ln -s "$(command -v uname)" "$folder/few/uname"
+expect_nvjpeg() {  # CODE TEXT
+  local output status
+  output=$(env -u NVJPEG_ROOT -u EBROOTNVJPEG -u CUDA_HOME -u CUDA_PATH -u EBROOTCUDA -u CONDA_PREFIX \
+    -u CUDNNFrontend_ROOT -u EBROOTCUDNNMINFRONTEND PATH="$folder/few" bash "$folder/tree/dev" install cuda 2>&1 </dev/null)
+  status=$?
+  [[ -f /usr/local/cuda/include/nvjpeg.h || $(uname -m) != x86_64 ]] && set -- 0 ''
+  if [[ $status -ne $1 || $output != *"$2"* || -e $folder/tree/build/deps/nvjpeg ]]; then
+    printf './dev install cuda: exit code %d (wanted %d), wanted "%s" in:\n%s\n' "$status" "$1" "$2" "$output"
+    failures=$((failures + 1))
+  fi
+}
+expect_nvjpeg 0 'JPEG files will be decoded by the CPU'
+APEX_NO_INSTALL=1 expect_nvjpeg 0 ''
+sed -i 's/nvidia_cudnn_frontend-[^"]*/'"$(sed -n 's/^nvjpeg_wheel=//p' "$root/dev")/" "$folder/few/python3"
+WHEEL='something else' expect_nvjpeg 3 'sha256 differs'
 
 mkdir "$folder/bare"
 for tool in bash dirname readlink; do ln -s "$(command -v "$tool")" "$folder/bare/$tool"; done

@@ -4,6 +4,8 @@
 
 #include <random>
 
+#include "support/jpeg.hpp"
+
 namespace apex::io {
 namespace {
 
@@ -100,6 +102,44 @@ TEST(Decode, DamagedBytesNeverCrash) {
     }
   }
   EXPECT_GT(refused, 1000);  // most damage to files this small is noticed
+}
+
+TEST(PlainJpeg, SaysWhatTheHeaderSays) {
+  const auto info_of = [](const char* name) { return plain_jpeg_info(test::read_bytes(kFixtures / name)); };
+  const auto want = [](bool gray, int x, int y) {
+    return std::optional<JpegInfo>({.width = 13, .height = 9, .gray = gray, .chroma_x = x, .chroma_y = y});
+  };
+  EXPECT_EQ(info_of("rgb444.jpg"), want(false, 1, 1));
+  EXPECT_EQ(info_of("rgb422.jpg"), want(false, 2, 1));
+  EXPECT_EQ(info_of("rgb420.jpg"), want(false, 2, 2));
+  EXPECT_EQ(info_of("gray.jpg"), want(true, 1, 1));
+  for (const char* other : {"progressive.jpg", "cmyk.jpg", "cmyk_plain.jpg", "ycck.jpg", "rgb.png", "gray.png"})
+    EXPECT_FALSE(info_of(other)) << other;
+  const Image picture = test::photo_like(50, 31, 3, 1);
+  EXPECT_EQ(plain_jpeg_info(test::encode_jpeg_as(picture, {.chroma_x = 1, .chroma_y = 2}))->chroma_y, 2);
+  EXPECT_EQ(plain_jpeg_info(test::encode_jpeg_as(picture, {.chroma_x = 4, .chroma_y = 1}))->chroma_x, 4);
+  EXPECT_FALSE(plain_jpeg_info(test::encode_jpeg_as(picture, {.stores_rgb = true})));
+  EXPECT_FALSE(plain_jpeg_info(test::encode_jpeg_as(picture, {.progressive = true})));
+  EXPECT_FALSE(plain_jpeg_info({}));
+}
+
+TEST(PlainJpeg, EveryCutAndStrayMarkerIsNoticed) {
+  for (const int restart : {0, 2}) {
+    const Bytes file = test::encode_jpeg_as(test::photo_like(70, 45, 3, 2), {.restart_interval = restart});
+    ASSERT_TRUE(plain_jpeg_info(file));
+    for (std::size_t size = 0; size + 1 < file.size(); ++size)
+      EXPECT_FALSE(plain_jpeg_info(std::span(file).first(size))) << size << " of " << file.size() << " bytes";
+    Bytes longer = file;
+    longer.insert(longer.end(), {1, 2, 3});
+    EXPECT_TRUE(plain_jpeg_info(longer)) << "bytes behind the end are harmless";
+    const std::size_t data = file.size() - 300;
+    for (const int marker : {0xd8, 0xc4, 0xd3, 0x01}) {
+      Bytes stray = file;
+      stray[data] = 0xff;
+      stray[data + 1] = static_cast<std::uint8_t>(marker);
+      EXPECT_FALSE(plain_jpeg_info(stray)) << marker;
+    }
+  }
 }
 
 TEST(Encode, PngIsLossless) {

@@ -15,6 +15,7 @@
 
 #include "apex/io/data/sources.hpp"
 #include "io_data/common.hpp"
+#include "support/jpeg.hpp"
 
 namespace apex::io {
 namespace {
@@ -337,6 +338,140 @@ TEST(Loader, AFileThatVanishesEndsTheRunWithItsPath) {
   loader.start(0);
   EXPECT_TRUE(loader.next());
   expect_error(Kind::data, {"4.png", "No such file", "tried 2 times"}, [&] { loader.next(); });
+}
+
+/// A folder of JPEG files that a GPU could take and of others that it could not: 4:2:0, gray, progressive, PNG, one
+/// that is cut, and one whose data are damaged where only the decoder sees it.
+class EncodedFiles : public ::testing::Test {
+ protected:
+  static constexpr std::int64_t kCount = 12;
+  void SetUp() override {
+    for (int i = 0; i < kCount; ++i) {
+      const Image picture = test::photo_like(30 + i, 24 + i % 5, i % 4 == 1 ? 1 : 3, i);
+      Bytes file = test::encode_jpeg_as(picture, {.progressive = i % 4 == 2});
+      if (i % 4 == 3) file = encode_png(picture.view());
+      if (i == 4) file.resize(file.size() / 2);
+      test::write_bytes(folder_.path() / concat('c', i % 3) / concat(10 + i, ".jpg"), file);
+    }
+    data_ = std::make_shared<ImageFolder>(folder_.path());
+  }
+  std::unique_ptr<Loader> loader(BadSample policy, std::function<bool(const JpegInfo&)> leaves, int workers = 2) const {
+    return std::make_unique<Loader>(
+        data_, Transform(train_transform(16, 5)), Sampler({.size = kCount, .batch = 5, .seed = 3, .drop_last = false}),
+        LoaderOptions{.workers = workers, .bad_sample = policy, .leaves_encoded = std::move(leaves)});
+  }
+  /// The index of the file `name`.jpg.
+  std::int64_t index_of(const std::string& name) const {
+    for (std::int64_t i = 0; i < kCount; ++i)
+      if (data_->sample_key(i).find(name) != std::string::npos) return i;
+    return -1;
+  }
+  test::TemporaryFolder folder_;
+  std::shared_ptr<ImageFolder> data_;
+};
+
+TEST_F(EncodedFiles, LeaveWithTheirPlacementAndCanBeDecodedAfterAll) {
+  for (const auto policy : {BadSample::skip, BadSample::black})
+    for (const int workers : {0, 3}) {
+      const auto whole = loader(policy, {}), left = loader(
+                                                 policy, [](const JpegInfo&i) { return !i.gray; }, workers);
+      EXPECT_FALSE(whole->leaves_encoded());
+      EXPECT_TRUE(left->leaves_encoded());
+      std::size_t rows = 0;
+      for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+        whole->start(epoch);
+        left->start(epoch);
+        while (const auto want = whole->next()) {
+          auto got = left->next();
+          ASSERT_TRUE(got);
+          EXPECT_TRUE(want->encoded.empty());
+          std::int64_t last = -1;
+          for (std::size_t k = 0; k < got->encoded.size(); ++k) {
+            const auto& row = got->encoded[k];
+            EXPECT_GT(row.row, last) << "by row";
+            last = row.row;
+            EXPECT_EQ(row.bytes, data_->encoded(row.id));
+            EXPECT_EQ(row.info, plain_jpeg_info(row.bytes));
+            EXPECT_FALSE(row.info.gray);
+            EXPECT_EQ(row.placement,
+                      Transform(train_transform(16, 5)).place(row.info.width, row.info.height, epoch, row.id));
+            EXPECT_EQ(label_of(*got, static_cast<int>(row.row)), data_->label(row.id));
+            ++rows;
+            left->decode(*got, k);
+            EXPECT_TRUE(got->encoded[k].bytes.empty());
+          }
+          const auto pixels = [](const Batch& b) {
+            const auto* p = b.images.data<std::uint8_t>();
+            return Bytes(p, p + b.images.numel());
+          };
+          EXPECT_EQ(pixels(*got), pixels(*want));
+          for (int r = 0; r < 5; ++r) {
+            EXPECT_EQ(label_of(*got, r), label_of(*want, r));
+            EXPECT_EQ(id_of(*got, r), id_of(*want, r));
+          }
+        }
+        EXPECT_FALSE(left->next());
+      }
+      EXPECT_GE(rows, 3 * 2u);
+    }
+}
+
+/// What is cut never leaves; what only the decoder finds leaves, and is met with the same words when it comes back.
+TEST_F(EncodedFiles, DamageIsNamedAsEver) {
+  const auto all = [](const JpegInfo&) { return true; };
+  const auto words_of = [](Loader& loader, bool decodes) {
+    loader.start(0);
+    try {
+      while (auto batch = loader.next())
+        for (std::size_t k = 0; decodes && k < batch->encoded.size(); ++k) loader.decode(*batch, k);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), Kind::data);
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  const auto cut = words_of(*loader(BadSample::error, {}), false);
+  EXPECT_NE(cut.find("14.jpg"), std::string::npos) << cut;
+  EXPECT_EQ(words_of(*loader(BadSample::error, all), false), cut);
+
+  const auto file = [&](int i) { return folder_.path() / concat('c', i % 3) / concat(10 + i, ".jpg"); };
+  test::write_bytes(file(4), test::encode_jpeg_as(test::photo_like(30, 24, 3, 4)));
+  Bytes bytes = test::encode_jpeg_as(test::photo_like(64, 64, 3, 8));
+  std::fill(bytes.end() - 200, bytes.end() - 2, std::uint8_t{0xfe});  // no code of the tables' is as long as these ones
+  ASSERT_TRUE(plain_jpeg_info(bytes));
+  test::write_bytes(file(8), bytes);
+  const auto damaged = words_of(*loader(BadSample::error, {}), false);
+  EXPECT_NE(damaged.find("18.jpg"), std::string::npos) << damaged;
+  EXPECT_EQ(words_of(*loader(BadSample::error, all), true), damaged);
+
+  // Skipped when it comes back: the next good sample stands in its place, label included.
+  const auto skips = loader(BadSample::skip, all), whole = loader(BadSample::skip, {});
+  skips->start(0);
+  whole->start(0);
+  const std::int64_t bad = index_of("18.jpg");
+  bool met = false;
+  while (auto got = skips->next()) {
+    const auto want = whole->next();
+    for (std::size_t k = 0; k < got->encoded.size(); ++k) {
+      const auto [row, id] = std::pair(got->encoded[k].row, got->encoded[k].id);
+      skips->decode(*got, k);
+      if (id != bad) continue;
+      met = true;
+      EXPECT_EQ(label_of(*got, static_cast<int>(row)), data_->label((bad + 1) % kCount));
+    }
+    for (int r = 0; r < 5; ++r) EXPECT_EQ(label_of(*got, r), label_of(*want, r));
+  }
+  EXPECT_TRUE(met);
+  EXPECT_EQ(skips->stats().bad_samples, 1);
+}
+
+/// Data without files of their own have nothing to leave.
+TEST(Loader, PixelsNeverLeaveEncoded) {
+  const auto data = std::make_shared<SyntheticDataset>(8, 2, 3, 6, 6, 1);
+  Loader loader(data, Transform(small_eval_transform(6, 6)), in_order(8, 4),
+                {.workers = 1, .leaves_encoded = [](const JpegInfo&) { return true; }});
+  loader.start(0);
+  while (const auto batch = loader.next()) EXPECT_TRUE(batch->encoded.empty());
 }
 
 TEST(Loader, StopsPromptly) {

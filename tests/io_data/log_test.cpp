@@ -14,11 +14,14 @@
 #include "apex/io/log/progress.hpp"
 #include "apex/io/log/tensorboard.hpp"
 #include "io_data/common.hpp"
+#include "support/event_file.hpp"
 
 namespace apex::io {
 namespace {
 
 using test::expect_error;
+using test::little;
+using test::records_of;
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
@@ -108,27 +111,6 @@ TEST(TensorBoard, Crc32cAsInRfc3720) {
   EXPECT_EQ(masked_crc32c("123456789"), (0xe3069283u >> 15 | 0xe3069283u << 17) + 0xa282ead8u);
 }
 
-template <class T>
-T little(const std::string& text, std::size_t at) {
-  T value = 0;
-  for (std::size_t k = 0; k < sizeof value; ++k)
-    value |= static_cast<T>(static_cast<unsigned char>(text.at(at + k))) << (8 * k);
-  return value;
-}
-
-/// The contents of the records, checksums verified.
-std::vector<std::string> records_of(const std::string& file) {
-  std::vector<std::string> records;
-  for (std::size_t at = 0; at < file.size();) {
-    const auto length = little<std::uint64_t>(file, at);
-    EXPECT_EQ(little<std::uint32_t>(file, at + 8), masked_crc32c(file.substr(at, 8)));
-    records.push_back(file.substr(at + 12, length));
-    EXPECT_EQ(little<std::uint32_t>(file, at + 12 + length), masked_crc32c(records.back()));
-    at += 16 + length;
-  }
-  return records;
-}
-
 TEST(TensorBoard, WritesEventsByTheBook) {
   const test::TemporaryFolder folder;
   TensorBoardWriter writer(folder.path() / "tb");
@@ -147,6 +129,40 @@ TEST(TensorBoard, WritesEventsByTheBook) {
   EXPECT_EQ(records[1].substr(9),
             std::string("\x10\xac\x02\x2a\x13\x0a\x11\x0a\x0atrain/loss\x15\x00\x00\x00\x3f", 24));
   EXPECT_EQ(records[2].substr(9), std::string("\x10\x00\x2a\x0a\x0a\x08\x0a\x01v\x15\x00\x00\x00\xc0", 14));
+}
+
+TEST(TensorBoard, TextsAndHyperparameters) {
+  const test::TemporaryFolder folder;
+  TensorBoardWriter writer(folder.path());
+  writer.text("notes", "# h\u00e9\n| a |", 3);
+  writer.hparams({{"lr", "0.1"}, {"epochs", "-3"}, {"sync", "true"}, {"arch", "resnet50"}, {"x", "1e"}, {"y", "inf"}});
+  writer.end(false);
+  const auto events = test::events_of(folder.path());
+  EXPECT_TRUE(events.purges.empty());
+  EXPECT_EQ(events.texts.at("notes").at(3), "# h\u00e9\n| a |");
+  ASSERT_EQ(events.hparams.size(), 2u);
+  std::map<std::string, test::Message> values;
+  const test::Message start = events.hparams[0].message(3);
+  for (const auto& entry : start.bytes.at(1))
+    values.emplace(test::Message(entry).text(1), test::Message(entry).message(2));
+  EXPECT_EQ(values.at("lr").real(2), 0.1);
+  EXPECT_EQ(values.at("epochs").real(2), -3.0);
+  EXPECT_EQ(values.at("sync").number(4), 1u);
+  EXPECT_EQ(values.at("arch").text(3), "resnet50");
+  EXPECT_EQ(values.at("x").text(3), "1e");
+  EXPECT_EQ(values.at("y").text(3), "inf");
+  EXPECT_NEAR(start.real(5), static_cast<double>(::time(nullptr)), 5);
+  EXPECT_EQ(events.hparams[1].message(4).number(1), 2u);
+}
+
+TEST(TensorBoard, AResumedRunSortsLastWhateverTheClockSays) {
+  const test::TemporaryFolder folder;
+  const auto name = [&](const char* text) { return folder.path() / (std::string("events.out.tfevents.") + text); };
+  for (const char* other : {"4000000000.h.1.0", "x.h.1.0", "77777777777.h.1.0"}) test::write_text(name(other), "");
+  const TensorBoardWriter first(folder.path()), second(folder.path(), 7);
+  EXPECT_GT(first.path(), name("4000000000.h.1.0"));
+  EXPECT_GT(second.path(), first.path());
+  EXPECT_LT(second.path(), name("4000000010"));
 }
 
 TEST(TensorBoard, AResumePurgesLaterSteps) {

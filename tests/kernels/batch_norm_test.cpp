@@ -399,6 +399,36 @@ TEST(BatchNorm, CountsItsBatches) {
   EXPECT_EQ(count.item(), 44);
 }
 
+/// The running statistics of four steps are the plain average of the batches', for more channels than a block takes.
+TEST(BatchNorm, AveragesAllBatches) {
+  constexpr std::int64_t kChannels = 70, kRows = 6;
+  const auto n = static_cast<std::size_t>(kChannels);
+  for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    const DType acc = accum_dtype(dtype);
+    const Tensor count = values<std::int64_t>({}, {0}), mean = make({kChannels}, acc), inv = make({kChannels}, acc),
+                 running_mean = test::uniform({kChannels}, acc, test::device(), 7),
+                 running_var = test::uniform({kChannels}, acc, test::device(), 8);
+    const BatchNormOptions o{.batches_tracked = count.view(), .cumulative = true};
+    std::vector<double> means(n, 0.0), vars(n, 0.0);
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      const Tensor x = test::uniform({kRows, kChannels}, dtype, test::device(), step), y = test::fresh_like(x);
+      kernels::batch_norm_forward(test::context(), y.view(), mean.view(), inv.view(), running_mean.view(),
+                                  running_var.view(), x.view(), {}, {}, {}, 0.9, o);
+      const auto in = test::to_f64(x);
+      for (std::size_t c = 0; c < n; ++c) {
+        double m = 0, v = 0;
+        for (std::size_t r = 0; r < kRows; ++r) m += in[r * n + c] / kRows;
+        for (std::size_t r = 0; r < kRows; ++r) v += (in[r * n + c] - m) * (in[r * n + c] - m) / (kRows - 1);
+        means[c] += m / 4;
+        vars[c] += v / 4;
+      }
+    }
+    EXPECT_TRUE(test::close(running_mean, means, test::forward_tolerance(acc)));
+    EXPECT_TRUE(test::close(running_var, vars, test::forward_tolerance(acc)));
+    EXPECT_EQ(count.item(), 4);
+  }
+}
+
 TEST(BatchNorm, BadArguments) {
   const Tensor x = make({2, 3, 4, 4}), y = make({2, 3, 4, 4}), mean = make({3}), inv = make({3}), w = make({3});
   const auto forward = [&](const Tensor& px, const Tensor& py, const Tensor& m, const Tensor& weight,
@@ -419,6 +449,8 @@ TEST(BatchNorm, BadArguments) {
   EXPECT_TRUE(throws(Kind::argument, "weight has sizes", [&] { forward(x, y, mean, make({2})); }));
   EXPECT_TRUE(throws(Kind::argument, "go together", [&] { forward(x, y, mean, w, make({3})); }));
   EXPECT_TRUE(throws(Kind::argument, "eps is 0", [&] { forward(x, y, mean, w, {}, {}, {.eps = 0}); }));
+  EXPECT_TRUE(throws(Kind::argument, "cumulative average needs batches_tracked",
+                     [&] { forward(x, y, mean, w, {}, {}, {.cumulative = true}); }));
   const Tensor two = make({2}, DType::i64);
   EXPECT_TRUE(throws(Kind::argument, "batches_tracked is f32",
                      [&] { forward(x, y, mean, w, {}, {}, {.batches_tracked = w.view()}); }));

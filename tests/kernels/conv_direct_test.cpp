@@ -55,7 +55,7 @@ TEST_P(Conv2dDirect, MatchesFloat64) {
 #ifdef APEX_HAS_CUDA
         namespace direct = kernels::cuda::direct;
         direct::forward(test::context(), y.view(), x.view(), w.view(), b.view(), c.options);
-        direct::backward_data(test::context(), dx.view(), dy.view(), w.view(), c.options);
+        direct::backward_data(test::context(), dx.view(), dy.view(), w.view(), {}, c.options);
         direct::backward_weight(test::context(), dw.view(), dy.view(), x.view(), c.options);
 #endif
       } else {

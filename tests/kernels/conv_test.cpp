@@ -239,8 +239,55 @@ TEST(Conv2d, PlansAreTimedKeptAndTakenOver) {
     EXPECT_GE(taken, 5u);
     near(results(), guessed);
     EXPECT_EQ(kernels::plans_chosen(), chosen) << "a plan was chosen though it had been imported";
+    kernels::set_plan_choice(kernels::PlanChoice::timed);
+    near(results(), guessed);
+    kernels::set_plan_choice(kernels::PlanChoice::heuristic);
+    EXPECT_EQ(kernels::plans_chosen(), chosen) << "the way of the first layer was timed though it had been imported";
     EXPECT_EQ(kernels::import_plans(kernels::export_plans()), taken);
   }
+}
+
+/// A plan chosen under one limit on scratch is not used under a smaller one; with room again there is one again.
+TEST(Conv2d, PlansFollowTheWorkspaceLimit) {
+  const Conv2dOptions o{.padding = {1, 1}};
+  const Tensor x = test::uniform({4, 64, 28, 28}, DType::f32, test::device(), 1),
+               w = test::uniform({64, 64, 3, 3}, DType::f32, test::device(), 2),
+               y = test::fresh({4, 64, 28, 28}, DType::f32), dw = test::fresh_like(w);
+  const auto scratch_of_a_run = [&] {
+    std::size_t most = 0;
+#ifdef APEX_HAS_CUDA
+    if (test::on_cuda()) cuda::reset_peak(test::device());
+#endif
+    kernels::conv2d_forward(test::context(), y.view(), x.view(), w.view(), {}, o);
+    kernels::conv2d_backward_weight(test::context(), dw.view(), {}, y.view(), x.view(), o);
+#ifdef APEX_HAS_CUDA
+    if (test::on_cuda()) {
+      const auto stats = cuda::memory_stats(test::device());
+      most = stats.peak - stats.live;
+    }
+#endif
+    return most;
+  };
+  const auto limit = kernels::workspace_limit();
+  kernels::clear_plans();
+  for (const auto choice : {kernels::PlanChoice::heuristic, kernels::PlanChoice::timed}) {
+    kernels::set_plan_choice(choice);
+    kernels::set_workspace_limit(limit);
+    scratch_of_a_run();
+    const auto want = test::to_f64(y), want_dw = test::to_f64(dw);
+    for (const std::size_t room : {std::size_t{1} << 16, std::size_t{0}}) {
+      kernels::set_workspace_limit(room);
+      scratch_of_a_run();  // chooses: candidates may be tried here
+      EXPECT_LE(scratch_of_a_run(), room);
+      EXPECT_TRUE(test::close(y, want, test::product_tolerance(DType::f32, 576)));
+      test::Tolerance t = test::product_tolerance(DType::f32, 4 * 784);
+      t.atol *= 64;  // sums of products with the first result
+      EXPECT_TRUE(test::close(dw, want_dw, t));
+    }
+  }
+  kernels::set_workspace_limit(limit);
+  kernels::set_plan_choice(kernels::PlanChoice::heuristic);
+  scratch_of_a_run();
 }
 
 TEST(Conv2d, Float64HasTheSameBitsForEveryThreadCount) {

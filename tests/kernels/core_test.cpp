@@ -346,6 +346,18 @@ TEST(Storage, AdoptsAndLetsGoOnce) {
   EXPECT_EQ(released, 1);
 }
 
+/// Threads with streams of their own share a tensor: all of them note that they use it.
+TEST(Storage, UsesAreNotedFromAnyThread) {
+  const auto storage = Storage::allocate(64, kCpu);
+  std::vector<char> streams(4000);  // addresses that stand for streams; a CPU storage does nothing with them
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (std::size_t i = t * 500; i < t * 500 + 2000; ++i) storage->add_use({kCpu, &streams[i]});
+    });
+  for (auto& thread : threads) thread.join();
+}
+
 TEST(Context, GuardsNestPerThread) {
   int marker = 0;
   const Context outer{kCpu, &marker}, inner{kCpu, nullptr};

@@ -79,6 +79,125 @@ TEST(Matmul, Batches) {
   }
 }
 
+/// Element (i, j) of each product in c's order, from the definition: leading dimensions broadcast from the right.
+std::vector<double> broadcast_product(const Dims& c, const Tensor& a, const Tensor& b) {
+  const auto x = test::to_f64(a), y = test::to_f64(b);
+  const std::int64_t m = c[c.size() - 2], n = c[c.size() - 1], k = a.size(-1);
+  const auto batch_of = [&](const Tensor& t, std::int64_t flat) {  // which of t's matrices, in row-major order
+    std::int64_t at = 0, step = 1;
+    for (int i = 3; i <= c.size(); ++i) {
+      const std::int64_t size = c[c.size() - i], index = flat % size;
+      flat /= size;
+      if (i > t.dim()) continue;
+      if (t.size(-i) > 1) at += index * step;
+      step *= t.size(-i);
+    }
+    return at;
+  };
+  std::vector<double> out;
+  for (std::int64_t s = 0; s < element_count(c) / (m * n); ++s)
+    for (std::int64_t i = 0; i < m; ++i)
+      for (std::int64_t j = 0; j < n; ++j) {
+        double sum = 0;
+        for (std::int64_t l = 0; l < k; ++l)
+          sum += x[static_cast<std::size_t>((batch_of(a, s) * m + i) * k + l)] *
+                 y[static_cast<std::size_t>((batch_of(b, s) * k + l) * n + j)];
+        out.push_back(sum);
+      }
+  return out;
+}
+
+/// Sizes of c and of what is given for a and b before `turn` (a's and b's last two dimensions are swapped in memory).
+struct BatchCase {
+  const char* name;
+  Dims c, a, b;
+};
+const BatchCase kBatchCases[] = {
+    {"plain", {3, 4, 2}, {3, 4, 5}, {3, 5, 2}},
+    {"one_right", {3, 4, 2}, {3, 4, 5}, {5, 2}},
+    {"one_left", {3, 4, 2}, {4, 5}, {3, 5, 2}},
+    {"one_each", {3, 4, 2}, {4, 5}, {1, 5, 2}},
+    {"rank4", {2, 3, 7, 9}, {2, 3, 7, 33}, {2, 3, 33, 9}},
+    {"shared_inside", {2, 3, 4, 6}, {2, 3, 4, 5}, {2, 1, 5, 6}},
+    {"shared_outside", {2, 3, 4, 6}, {3, 4, 5}, {2, 3, 5, 6}},
+    {"crossed", {2, 3, 4, 6}, {2, 1, 4, 5}, {3, 5, 6}},
+    {"rows", {5, 1, 8}, {5, 1, 16}, {16, 8}},
+    {"columns", {5, 8, 1}, {8, 16}, {5, 16, 1}},
+    {"rank6", {2, 1, 2, 3, 3, 5}, {2, 1, 1, 3, 3, 4}, {2, 1, 4, 5}},
+    {"many", {300, 3, 5}, {300, 3, 4}, {300, 4, 5}},
+    {"large", {2, 130, 110}, {2, 130, 96}, {2, 96, 110}},
+    {"nothing_to_sum", {2, 3, 4}, {2, 3, 0}, {0, 4}},
+};
+class MatmulBatches : public ::testing::TestWithParam<BatchCase> {};
+
+TEST_P(MatmulBatches, BroadcastInEveryLayout) {
+  const BatchCase& p = GetParam();
+  // Values of the logical sizes in another memory order.
+  const auto turned = [](const Tensor& t) {
+    Dims sizes = t.sizes();
+    std::swap(sizes[t.dim() - 1], sizes[t.dim() - 2]);
+    const Tensor block = views::transpose(empty(sizes, t.dtype(), t.device()), t.dim() - 1, t.dim() - 2);
+    const auto v = test::to_f64(t);
+    test::assign(block, [&](std::int64_t i) { return v[static_cast<std::size_t>(i)]; });
+    return block;
+  };
+  // As an attention head lies in [batch, length, heads, depth]: batch dimensions that do not continue one another.
+  const auto woven = [](const Tensor& t) {
+    if (t.dim() < 3) return t;
+    const int d = t.dim();
+    Dims sizes = t.sizes();
+    std::swap(sizes[d - 2], sizes[d - 3]);
+    const Tensor block = views::transpose(empty(sizes, t.dtype(), t.device()), d - 2, d - 3);
+    const auto v = test::to_f64(t);
+    test::assign(block, [&](std::int64_t i) { return v[static_cast<std::size_t>(i)]; });
+    return block;
+  };
+  for (const auto dtype : kDtypes) {
+    const Tensor a = test::uniform(p.a, dtype, test::device(), 1), b = test::uniform(p.b, dtype, test::device(), 2);
+    const auto want = broadcast_product(p.c, a, b);
+    const std::int64_t k = a.size(-1);
+    int variant = 0;
+    for (const auto& [left, right] : {std::pair{a, b},
+                                      {turned(a), b},
+                                      {a, turned(b)},
+                                      {turned(a), turned(b)},
+                                      {woven(a), woven(b)},
+                                      {test::spread_out(a), test::misaligned(b)}})
+      for (const auto& c : {test::fresh(p.c, dtype), test::poisoned(woven(test::fresh(p.c, dtype))),
+                            test::poisoned(turned(test::fresh(p.c, dtype)))}) {
+        SCOPED_TRACE(concat(dtype, ' ', variant++));
+        kernels::matmul(test::context(), c.view(), left.view(), right.view());
+        ASSERT_TRUE(test::close(c, want, test::product_tolerance(dtype, k)));
+      }
+    const Tensor c = test::uniform(p.c, dtype, test::device(), 3);
+    auto sum = test::to_f64(c);
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = 0.25 * sum[i] - 2 * want[i];
+    kernels::matmul(test::context(), c.view(), a.view(), b.view(), {.alpha = -2, .beta = 0.25});
+    EXPECT_TRUE(test::close(c, sum, test::product_tolerance(dtype, 4 * k)));
+    // Repeated by a stride of 0, as expand does it.
+    Dims left = p.c, right = p.c;
+    left[p.c.size() - 1] = k;
+    right[p.c.size() - 2] = k;
+    const Tensor out = test::fresh(p.c, dtype);
+    kernels::matmul(test::context(), out.view(), views::expand(a, left).view(), views::expand(b, right).view());
+    EXPECT_TRUE(test::close(out, want, test::product_tolerance(dtype, k)));
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Shapes, MatmulBatches, ::testing::ValuesIn(kBatchCases),
+                         [](const auto& i) { return std::string(i.param.name); });
+
+TEST(Matmul, BatchesHaveTheSameBitsAsProducts) {
+  const Tensor a = test::uniform({70, 9, 20}, DType::f64, test::device(), 1),
+               b = test::uniform({70, 20, 12}, DType::f64, test::device(), 2), c = test::fresh({70, 9, 12}, DType::f64),
+               one = test::fresh({9, 12}, DType::f64);
+  kernels::matmul(test::context(), c.view(), a.view(), b.view());
+  if (test::on_cuda()) return;  // the library may choose another algorithm for one matrix
+  for (std::int64_t i = 0; i < 70; ++i) {
+    kernels::matmul(test::context(), one.view(), views::select(a, 0, i).view(), views::select(b, 0, i).view());
+    ASSERT_EQ(test::to_f64(one), test::to_f64(views::select(c, 0, i))) << i;
+  }
+}
+
 TEST(Matmul, NothingToSum) {
   for (const auto dtype : kDtypes) {
     const Tensor a = blank({2, 0}, dtype), b = blank({0, 3}, dtype), c = test::fresh({2, 3}, dtype);
@@ -109,6 +228,14 @@ TEST(Matmul, BadArguments) {
       throws(Kind::argument, "rank", [&] { kernels::matmul(test::context(), blank({4}).view(), a.view(), b.view()); }));
   EXPECT_TRUE(throws(Kind::argument, "rank 2", [&] {
     kernels::matmul(test::context(), c.view(), blank({1, 2, 3}).view(), b.view());
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "rank 2",
+                     [&] { kernels::matmul(test::context(), c.view(), blank({3}).view(), b.view()); }));
+  EXPECT_TRUE(throws(Kind::argument, "do not give", [&] {
+    kernels::matmul(test::context(), blank({4, 2, 4}).view(), blank({3, 2, 3}).view(), b.view());
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "do not give", [&] {
+    kernels::matmul(test::context(), blank({1, 2, 4}).view(), blank({3, 2, 3}).view(), b.view());
   }));
   EXPECT_TRUE(throws(Kind::argument, "cannot be written", [&] {
     kernels::matmul(test::context(), views::expand(blank({1, 4}), {2, 4}).view(), a.view(), b.view());

@@ -44,8 +44,28 @@ TEST(Functional, BinaryGradients) {
     check_gradient(f, {wave({2, 3, 4, 5}, 0, 1.0, 0.0, DType::f64, kLast), wave({1, 3, 1, 1}, 1, 1.0, 2.0)});
     check_gradient(f, {wave({0, 5}, 0), wave({5}, 1)});
     expect_error(Kind::argument, "do not broadcast", [&, op = op] { op(wave({3}), wave({4})); });
-    expect_error(Kind::argument, name.c_str(), [&, op = op] { op(wave({3}), wave({3}, 0, 1, 0, DType::f32)); });
+    expect_error(Kind::argument, name.c_str(), [&, op = op] { op(wave({3}), test::ones({3}, DType::i64)); });
     expect_error(Kind::argument, "undefined", [&, op = op] { op(Tensor(), wave({3})); });
+  }
+}
+
+TEST(Functional, MixedFloatingTypesAreBroughtToTheWidest) {
+  const std::pair<std::pair<DType, DType>, DType> cases[] = {{{DType::f32, DType::f64}, DType::f64},
+                                                             {{DType::f16, DType::f32}, DType::f32},
+                                                             {{DType::f16, DType::bf16}, DType::f32},
+                                                             {{DType::bf16, DType::bf16}, DType::bf16}};
+  for (const auto& [given, want] : cases) {
+    const Tensor a = leaf(test::full({3}, 1.5, given.first)), b = leaf(test::full({3}, 0.25, given.second));
+    const Tensor y = F::mul(a, b);
+    EXPECT_EQ(y.dtype(), want);
+    expect_values(y, {0.375, 0.375, 0.375}, 0);
+    EXPECT_EQ(F::cat({a, b}).dtype(), want);
+    EXPECT_EQ(F::where(F::lt(a, b), a, b).dtype(), want);
+    backward(y, test::ones({3}, want));
+    EXPECT_EQ(grad(a).dtype(), given.first);
+    EXPECT_EQ(grad(b).dtype(), given.second);
+    expect_values(grad(a), {0.25, 0.25, 0.25}, 0);
+    expect_values(grad(b), {1.5, 1.5, 1.5}, 0);
   }
 }
 
@@ -217,38 +237,6 @@ TEST(Functional, MatmulAndLinearGradients) {
   check_gradient(line, {wave({0, 5}), wave({4, 5}, 1), wave({4}, 2)});
   expect_error(Kind::argument, "linear", [&] { F::linear(wave({3, 5}), wave({4, 6})); });
   expect_error(Kind::argument, "bias", [&] { F::linear(wave({3, 5}), wave({4, 5}), wave({5})); });
-}
-
-TEST(Functional, ConvolutionGradients) {
-  for (const auto format : {MemoryFormat::contiguous, kLast}) {
-    const auto conv = [](F::Conv2dOptions o) {
-      return [o](const Inputs& in) { return F::conv2d(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), o); };
-    };
-    const auto x = [&](Dims sizes) { return wave(sizes, 0, 1, 0, DType::f64, format); };
-    check_gradient(conv({}), {x({2, 3, 4, 5}), wave({2, 3, 1, 1}, 1), wave({2}, 2)}, 1e-6);
-    check_gradient(conv({.padding = {1, 1}}), {x({2, 2, 5, 4}), wave({3, 2, 3, 3}, 1, 1, 0, DType::f64, format)}, 1e-6);
-    check_gradient(conv({.stride = {2, 2}, .padding = {1, 0}}), {x({1, 2, 7, 6}), wave({2, 2, 3, 2}, 1), wave({2}, 2)},
-                   1e-6);
-    check_gradient(conv({.stride = {1, 2}, .dilation = {2, 1}}), {x({1, 2, 6, 5}), wave({2, 2, 2, 3}, 1)}, 1e-6);
-    check_gradient(conv({.padding = {1, 1}, .groups = 2}), {x({2, 4, 3, 3}), wave({6, 2, 3, 3}, 1), wave({6}, 2)},
-                   1e-6);
-    check_gradient(conv({}), {x({0, 3, 4, 5}), wave({2, 3, 1, 1}, 1), wave({2}, 2)}, 1e-6);
-  }
-  const Tensor odd = views::transpose(wave({2, 3, 5, 4}), 2, 3);  // neither layout: copied
-  check_gradient([](const Inputs& in) { return F::conv2d(in[0], in[1]); }, {odd, wave({2, 3, 2, 2}, 1)}, 1e-6);
-  EXPECT_EQ(F::conv2d(wave({2, 3, 4, 5}, 0, 1, 0, DType::f64, kLast), wave({2, 3, 1, 1})).memory_format(), kLast);
-  const Tensor one_channel = wave({2, 1, 4, 5}, 0, 1, 0, DType::f64, kLast);
-  EXPECT_EQ(F::conv2d(one_channel, wave({2, 1, 1, 1})).memory_format(), kLast);
-  expect_error(Kind::argument, "conv2d", [] { F::conv2d(wave({2, 3, 4, 5}), wave({2, 4, 1, 1})); });
-  expect_error(Kind::argument, "conv2d", [] { F::conv2d(wave({3, 4, 5}), wave({2, 3, 1, 1})); });
-}
-
-TEST(Functional, OnlyWantedGradientsAreComputed) {
-  const Tensor x = wave({1, 1, 4, 4}), w = leaf(wave({2, 1, 3, 3}, 1));
-  const Tensor y = F::conv2d(x, w);
-  backward(F::sum(y));
-  EXPECT_FALSE(grad(x).defined());
-  EXPECT_TRUE(grad(w).defined());
 }
 
 /// Batch norm in plain loops over a [N, C, ...] tensor.
@@ -486,6 +474,12 @@ const std::vector<HalfCase>& half_cases() {
        {{2, 5, 7}, {1, 3, 7}},
        8,
        2},
+      {"matmul, one for all", [](const Inputs& in) { return F::matmul(in[0], in[1]); }, {{2, 3, 5, 7}, {7, 3}}},
+      {"baddbmm",
+       [](const Inputs& in) { return F::baddbmm(in[0], in[1], in[2], 0.5, 2.0); },
+       {{5, 3}, {2, 5, 7}, {2, 7, 3}},
+       8,
+       2},
       {"linear", [](const Inputs& in) { return F::linear(in[0], in[1], in[2]); }, {{5, 7}, {3, 7}, {3}}},
       {"conv2d",
        [](const Inputs& in) { return F::conv2d(in[0], in[1], in[2], padded); },
@@ -496,6 +490,21 @@ const std::vector<HalfCase>& half_cases() {
       {"conv2d, groups",
        [](const Inputs& in) { return F::conv2d(in[0], in[1], {}, {.groups = 2}); },
        {{2, 4, 5, 5}, {6, 2, 2, 3}}},
+      {"conv_transpose2d",
+       [](const Inputs& in) {
+         return F::conv_transpose2d(in[0], in[1], in[2], {.stride = {2, 2}, .padding = {1, 1}});
+       },
+       {{2, 3, 4, 5}, {3, 4, 4, 4}, {4}}},
+      {"conv_transpose2d, channels-last and groups",
+       [](const Inputs& in) {
+         return F::conv_transpose2d(F::contiguous(in[0], kLast), in[1], in[2], {.stride = {2, 1}, .groups = 2});
+       },
+       {{2, 4, 3, 5}, {4, 3, 2, 3}, {6}}},
+      {"conv2d_weight",
+       [](const Inputs& in) {
+         return F::conv2d_weight(in[0], {4, 3, 3, 3}, in[1], padded);
+       },
+       {{2, 3, 7, 5}, {2, 4, 4, 7}}},
       {"max_pool2d",
        [](const Inputs& in) {
          return F::max_pool2d(in[0], {.kernel = {3, 3}, .padding = {1, 1}});

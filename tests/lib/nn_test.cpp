@@ -18,7 +18,7 @@ class Pair : public Module {
  public:
   Pair() {
     first = std::make_shared<Linear>(3, 2);
-    bn = std::make_shared<BatchNorm2d>(2);
+    bn = std::make_shared<BatchNorm1d>(2);
     register_module("first", first);
     register_module("bn", bn);
     scale = register_parameter("scale", test::ones({1}));
@@ -30,7 +30,7 @@ class Pair : public Module {
   void misuse(const std::string& name) { register_parameter(name, test::ones({1})); }
 
   std::shared_ptr<Module> first;
-  std::shared_ptr<BatchNorm2d> bn;
+  std::shared_ptr<BatchNorm1d> bn;
   Tensor scale;
 };
 
@@ -57,7 +57,7 @@ TEST(Module, ListingsFollowRegistration) {
   for (const auto& [path, module] : m.named_modules()) paths.push_back(path);
   m.apply([&](Module& module) { kinds.emplace_back(module.kind()); });
   EXPECT_EQ(paths, (std::vector<std::string>{"", "first", "bn"}));
-  EXPECT_EQ(kinds, (std::vector<std::string>{"Linear", "BatchNorm2d", "Pair"}));
+  EXPECT_EQ(kinds, (std::vector<std::string>{"Linear", "BatchNorm1d", "Pair"}));
   for (const auto& p : m.parameters()) EXPECT_TRUE(requires_grad(p));
 }
 
@@ -188,8 +188,8 @@ TEST(Module, MovesAllOfItselfAndBack) {
 TEST(Fp16Utils, ConvertNetworkKeepsBatchNorms) {
   for (const DType half : {DType::f16, DType::bf16}) {
     const auto shared = std::make_shared<Linear>(3, 3);
-    Sequential m(shared, std::make_shared<BatchNorm2d>(3),
-                 std::make_shared<BatchNorm2d>(3, BatchNorm2d::Options{.affine = false}), shared,
+    Sequential m(shared, std::make_shared<BatchNorm1d>(3),
+                 std::make_shared<BatchNorm1d>(3, BatchNorm1d::Options{.affine = false}), shared,
                  std::make_shared<Pair>());
     m.to(test::device());
     const auto before = m.parameters();
@@ -260,6 +260,15 @@ TEST(Layers, ConvAndLinearInitialisation) {
   EXPECT_EQ(values(conv.weight()), values(third.weight()));
   EXPECT_EQ(own.offset, 2u);
   EXPECT_FALSE(Conv2d({.in_channels = 1, .out_channels = 1, .bias = false}).bias().defined());
+  // The fan of a transposed layer is that of its second dimension, as PyTorch counts it.
+  ConvTranspose2d up({.in_channels = 64, .out_channels = 16, .kernel = {4, 4}, .groups = 2});
+  EXPECT_EQ(up.weight().sizes(), (Dims{64, 8, 4, 4}));
+  EXPECT_EQ(up.bias().sizes(), Dims{16});
+  check(up.weight(), 1 / std::sqrt(128.0));
+  EXPECT_FALSE(ConvTranspose2d({.in_channels = 1, .out_channels = 1, .bias = false}).bias().defined());
+  Conv1d line({.in_channels = 40, .out_channels = 20, .kernel = 5, .groups = 2});
+  EXPECT_EQ(line.weight().sizes(), (Dims{20, 20, 5}));
+  check(line.weight(), 0.1);
 
   const Tensor w = test::empty({64, 32, 3, 3});
   init::kaiming_normal_fan_out(w);
@@ -278,6 +287,12 @@ TEST(Layers, BadOptions) {
   expect_error(Kind::argument, "stride 0", conv({.in_channels = 1, .out_channels = 1, .stride = {0, 1}}));
   expect_error(Kind::argument, "padding -1", conv({.in_channels = 1, .out_channels = 1, .padding = {-1, 0}}));
   expect_error(Kind::argument, "kernel of 0", conv({.in_channels = 1, .out_channels = 1, .kernel = {0, 1}}));
+  const auto up = [](ConvTranspose2d::Options o) { return [o] { ConvTranspose2d layer(o); }; };
+  expect_error(Kind::argument, "ConvTranspose2d: 0 to 1", up({.in_channels = 0, .out_channels = 1}));
+  expect_error(Kind::argument, "output_padding 2",
+               up({.in_channels = 1, .out_channels = 1, .stride = {2, 2}, .output_padding = {0, 2}}));
+  expect_error(Kind::argument, "Conv1d: stride 0",
+               [] { Conv1d layer({.in_channels = 1, .out_channels = 1, .stride = 0}); });
   expect_error(Kind::argument, "features", [] { Linear layer(0, 3); });
   expect_error(Kind::argument, "0 features", [] { BatchNorm2d layer(0); });
   expect_error(Kind::argument, "eps 0", [] { BatchNorm2d layer(2, {.eps = 0}); });
@@ -295,7 +310,7 @@ std::pair<double, double> moments(const Tensor& x) {
 }
 
 TEST(BatchNorm, RunningStatistics) {
-  BatchNorm2d bn(1, {.momentum = 0.25});
+  BatchNorm1d bn(1, {.momentum = 0.25});
   bn.to(test::device(), DType::f64, MemoryFormat::contiguous);
   const Tensor x = wave({7, 1}, 0, 2.0, 1.0);
   bn.forward(x);
@@ -317,7 +332,7 @@ TEST(BatchNorm, RunningStatistics) {
 }
 
 TEST(BatchNorm, WithoutMomentumItAverages) {
-  BatchNorm2d bn(1, {.momentum = std::nullopt});
+  BatchNorm1d bn(1, {.momentum = std::nullopt});
   bn.to(test::device(), DType::f64, MemoryFormat::contiguous);
   double mean = 0, var = 0;
   for (int k = 0; k < 3; ++k) {
@@ -328,6 +343,7 @@ TEST(BatchNorm, WithoutMomentumItAverages) {
   }
   expect_values(bn.running_mean(), {mean}, 1e-14);
   expect_values(bn.running_var(), {var}, 1e-14);
+  expect_values(bn.num_batches_tracked(), {3}, 0);
   bn.set_momentum(0.5);
   EXPECT_EQ(bn.options().momentum, 0.5);
 }
@@ -348,19 +364,99 @@ TEST(BatchNorm, FrozenUsesRunningStatisticsInTraining) {
 }
 
 TEST(BatchNorm, AFailedCallDoesNotCount) {
-  BatchNorm2d bn(2);
+  BatchNorm1d bn(2);
   bn.to(test::device());
   expect_error(Kind::argument, "batch_norm", [&] { bn.forward(test::ones({1, 2})); });
   expect_values(bn.num_batches_tracked(), {0}, 0);
 }
 
 TEST(BatchNorm, WithoutTrackingOrAffine) {
-  BatchNorm2d bn(2, {.affine = false, .track_running_stats = false});
+  BatchNorm1d bn(2, {.affine = false, .track_running_stats = false});
   EXPECT_TRUE(bn.parameters().empty());
   EXPECT_TRUE(bn.buffers().empty());
   bn.eval();
   const auto y = values(bn.forward(wave({4, 2}, 0, 1, 9, DType::f32)));
   EXPECT_NEAR(y[0] + y[2] + y[4] + y[6], 0, 1e-5);  // the batch's own mean, in evaluation too
+}
+
+TEST(BatchNorm, EachTakesItsRanks) {
+  const Dims shapes[] = {{4, 2}, {4, 2, 3}, {4, 2, 3, 2}, {4, 2, 3, 2, 2}};
+  const auto runs = [&](BatchNorm& bn, int least, int most) {
+    bn.to(test::device());
+    for (const Dims& sizes : shapes) {
+      const Tensor x = wave(sizes, 0, 1, 0, DType::f32), residual = wave(sizes, 1, 1, 0, DType::f32);
+      if (sizes.size() < least || sizes.size() > most) {
+        expect_error(Kind::argument, std::string(bn.kind()), [&] { bn.forward(x); });
+        continue;
+      }
+      const auto plain = values(relu(add(bn.forward(x), residual))), fused = values(bn.forward_add_relu(x, residual));
+      for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(fused[i], plain[i], 1e-6);
+      EXPECT_EQ(values(bn.forward_relu(x)), values(relu(bn.forward(x))));
+    }
+    expect_error(Kind::argument, "undefined", [&] { bn.forward({}); });
+  };
+  BatchNorm any(2);
+  BatchNorm1d one(2);
+  BatchNorm2d two(2);
+  BatchNorm3d three(2);
+  runs(any, 2, 5);
+  runs(one, 2, 3);
+  runs(two, 4, 4);
+  runs(three, 5, 5);
+  EXPECT_EQ(names(three.named_parameters()), (std::vector<std::string>{"weight", "bias"}));
+  expect_error(Kind::argument, "BatchNorm3d: 0 features", [] { BatchNorm3d layer(0); });
+}
+
+/// Every combination of parameters, buffers, momentum and mode, two steps and an evaluation, against the formula in
+/// double.
+TEST(BatchNorm, EveryMode) {
+  for (int bits = 0; bits < 32; ++bits) {
+    const bool affine = bits & 1, tracks = bits & 2, averages = bits & 4, frozen = bits & 8, evaluates = bits & 16;
+    SCOPED_TRACE(
+        concat("affine ", affine, " tracks ", tracks, " averages ", averages, " frozen ", frozen, " eval ", evaluates));
+    BatchNorm2d bn(3, {.eps = 1e-3,
+                       .momentum = averages ? std::nullopt : std::optional(0.25),
+                       .affine = affine,
+                       .track_running_stats = tracks});
+    bn.to(test::device(), DType::f64, MemoryFormat::contiguous);
+    if (affine) {
+      for (std::int64_t c = 0; c < 3; ++c) {
+        test::set_element(bn.weight(), c, 0.5 + static_cast<double>(c));
+        test::set_element(bn.bias(), c, 1.0 - static_cast<double>(c));
+      }
+    }
+    bn.set_frozen(frozen);
+    if (evaluates) bn.eval();
+    std::vector<double> running_mean(3, 0.0), running_var(3, 1.0);
+    const bool own = !tracks || (!frozen && !evaluates);
+    for (int step = 0; step < 2; ++step) {
+      const Tensor x = wave({2, 3, 2, 4}, step, 1.0 + step, 0.5 * step);
+      const auto got = values(bn.forward(x)), in = values(x);
+      for (std::size_t c = 0; c < 3; ++c) {
+        std::vector<std::size_t> at;
+        for (std::size_t n = 0; n < 2; ++n)
+          for (std::size_t p = 0; p < 8; ++p) at.push_back((n * 3 + c) * 8 + p);
+        double mean = 0, var = 0;
+        for (const auto i : at) mean += in[i] / 16;
+        for (const auto i : at) var += (in[i] - mean) * (in[i] - mean) / 16;
+        if (own && tracks) {
+          const double by = averages ? 1.0 / (step + 1) : 0.25;
+          running_mean[c] += by * (mean - running_mean[c]);
+          running_var[c] += by * (var * 16 / 15 - running_var[c]);
+        }
+        if (!own) {
+          mean = running_mean[c];
+          var = running_var[c];
+        }
+        const double w = affine ? 0.5 + static_cast<double>(c) : 1, b = affine ? 1.0 - static_cast<double>(c) : 0;
+        for (const auto i : at) EXPECT_NEAR(got[i], (in[i] - mean) / std::sqrt(var + 1e-3) * w + b, 1e-12);
+      }
+    }
+    if (!tracks) continue;
+    expect_values(bn.running_mean(), running_mean, 1e-13);
+    expect_values(bn.running_var(), running_var, 1e-13);
+    expect_values(bn.num_batches_tracked(), {own ? 2.0 : 0.0}, 0);
+  }
 }
 
 TEST(Layers, ForwardsReachTheirOps) {
@@ -369,6 +465,13 @@ TEST(Layers, ForwardsReachTheirOps) {
   EXPECT_EQ(AvgPool2d({.kernel = {4, 4}, .stride = {4, 4}}).forward(x).sizes(), (Dims{2, 2, 1, 1}));
   EXPECT_EQ(AdaptiveAvgPool2d({1, 1}).forward(x).sizes(), (Dims{2, 2, 1, 1}));
   EXPECT_EQ(Flatten().forward(x).sizes(), (Dims{2, 32}));
+  ConvTranspose2d up({.in_channels = 2, .out_channels = 3, .kernel = {4, 4}, .stride = {2, 2}, .padding = {1, 1}});
+  up.to(test::device());
+  EXPECT_EQ(up.forward(x).sizes(), (Dims{2, 3, 8, 8}));
+  EXPECT_EQ(names(up.named_parameters()), (std::vector<std::string>{"weight", "bias"}));
+  Conv1d line({.in_channels = 2, .out_channels = 3, .kernel = 3, .padding = 1});
+  line.to(test::device());
+  EXPECT_EQ(line.forward(views::reshape(x, {4, 2, 8})).sizes(), (Dims{4, 3, 8}));
   EXPECT_TRUE(Identity().forward(x).is_same(x));
   expect_values(ReLU().forward(test::vector_of({-1, 2})), {0, 2}, 0);
   Generator g{3, 0};

@@ -6,7 +6,10 @@
 # slurm-client and munge.
 #
 #   cluster.sh up DIR NODES CPUS      then: export SLURM_CONF=DIR/slurm.conf
+#   cluster.sh node DIR NUMBER        starts the daemon of a node anew
 #   cluster.sh down DIR               ends what `up` started, by its pid files
+#
+# Jobs of the partition `urgent` take the nodes of those in `all`, which are told by SIGTERM and have 20 s.
 set -euo pipefail
 
 command=$1 dir=$2
@@ -42,8 +45,13 @@ SelectTypeParameters=CR_Core
 ReturnToService=2
 KillWait=5
 MessageTimeout=20
+SlurmdTimeout=20
 JobRequeue=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 SchedulerParameters=sched_min_interval=0,batch_sched_delay=0,bf_interval=1
+# A node may have more cores than the machine.
+SlurmdParameters=config_overrides
 # Each node needs a place of its own for PMIx, or two of them on one machine get in each other's way.
 TmpFS=$dir/tmp/%n
 CONF
@@ -51,7 +59,8 @@ CONF
       echo "NodeName=n$i NodeHostname=$host NodeAddr=127.0.0.1 Port=$((base + i)) CPUs=$cpus Boards=1" \
         "SocketsPerBoard=1 CoresPerSocket=$cpus ThreadsPerCore=1 RealMemory=2000 State=UNKNOWN"
     done
-    echo "PartitionName=all Nodes=n[1-$nodes] Default=YES MaxTime=INFINITE State=UP"
+    echo "PartitionName=all Nodes=n[1-$nodes] Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=20"
+    echo "PartitionName=urgent Nodes=n[1-$nodes] MaxTime=INFINITE State=UP PriorityTier=10"
   } >"$SLURM_CONF"
   # The task's environment on machines that run more ranks than they have cores, all on the loopback interface.
   cat >"$dir/task_prolog" <<'PROLOG'
@@ -62,6 +71,13 @@ echo export OMPI_MCA_mpi_yield_when_idle=1
 echo export OMPI_MCA_rmaps_base_oversubscribe=1
 PROLOG
   chmod +x "$dir/task_prolog"
+}
+
+port() { sed -n 's/^SlurmctldPort=//p' "$SLURM_CONF"; }
+
+start_node() {  # NUMBER
+  # A hostname for each, and not one of another cluster here: Open MPI names shared memory by hostname and job.
+  unshare --uts bash -c "hostname n$1-$(port) && exec slurmd -N n$1"
 }
 
 up() {  # NODES CPUS
@@ -77,11 +93,10 @@ up() {  # NODES CPUS
   slurmctld
   for ((i = 1; i <= nodes; i++)); do
     mkdir -p "$dir/spool/n$i" "$dir/tmp/n$i"
-    # A hostname for each: Open MPI names shared memory by hostname and local rank.
-    unshare --uts bash -c "hostname n$i && exec slurmd -N n$i"
+    start_node "$i"
   done
   for ((i = 0; i < 200; i++)); do
-    [[ $(sinfo -h -t idle -o %D 2>/dev/null) == "$nodes" ]] && return
+    [[ $(sinfo -h -p all -t idle -o %D 2>/dev/null) == "$nodes" ]] && return
     sleep 0.1
   done
   echo "the nodes did not come up:" >&2
@@ -108,7 +123,10 @@ down() {
   done
   for ((i = 0; i < 100; i++)); do
     mapfile -t pids < <(running)
-    [[ ${#pids[@]} -eq 0 ]] && return
+    if [[ ${#pids[@]} -eq 0 ]]; then
+      rm -f /dev/shm/vader_segment.n*-"$(port)".*  # of ranks that were killed
+      return
+    fi
     ((i % 50 == 0)) && kill -TERM "${pids[@]}" 2>/dev/null
     sleep 0.1
   done
@@ -118,9 +136,10 @@ down() {
 
 case $command in
   up) up "$3" "$4" ;;
+  node) start_node "$3" ;;
   down) down ;;
   *)
-    echo "usage: cluster.sh up DIR NODES CPUS | down DIR" >&2
+    echo "usage: cluster.sh up DIR NODES CPUS | node DIR NUMBER | down DIR" >&2
     exit 2
     ;;
 esac

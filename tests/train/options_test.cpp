@@ -204,6 +204,8 @@ TEST(TrainOptions, LossScaleIsForF16) {
   EXPECT_NE(error_of({"--tf32", "--device", "cpu"}, true).find("--tf32"), std::string::npos);
   EXPECT_EQ(error_of({"--plan-cache", "none", "--device", "cpu"}, true), "");
   EXPECT_NE(error_of({"--plan-cache", ""}, true).find("--plan-cache"), std::string::npos);
+  EXPECT_NE(error_of({"--plan-cache", "plans.bin", "--device", "cpu"}, true).find("--plan-cache"), std::string::npos);
+  EXPECT_EQ(error_of({"--plan-cache", "auto", "--device", "cpu"}, true), "");
 }
 
 TEST(OptionSet, HelpListsEveryOption) {

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "communicator.hpp"
 
+#include <cstdlib>
+
 #include "../engine.hpp"
 #include "apex/collectives/mpi.hpp"
 
@@ -30,6 +32,13 @@ std::string nccl_version() {
   int code = 0;
   APEX_CHECK(ncclGetVersion(&code));
   return concat(code / 10000, '.', code / 100 % 100, '.', code % 100);
+}
+
+bool nccl_orders_communicators() {
+  int code = 0;
+  APEX_CHECK(ncclGetVersion(&code));
+  const char* wanted = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  return code >= 22600 && wanted != nullptr && std::strtol(wanted, nullptr, 0) != 0;
 }
 
 namespace detail {

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "relaxed_capture.hpp"
+
 namespace apex::dist::detail {
 namespace {
 
@@ -13,18 +15,6 @@ using Clock = Work::Clock;
 
 constexpr auto kTick = std::chrono::milliseconds(20);
 constexpr double kNewOriginAfterMs = 10e3;  // an event's distance is a float: fine for short ones only
-
-/// Asking after events is allowed in this scope although this thread, or another, captures a stream.
-class RelaxedCapture {
- public:
-  RelaxedCapture() noexcept { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
 
 }  // namespace
 
@@ -87,8 +77,8 @@ std::optional<double> StreamWork::exposed_s() {
   return exposed_s_;
 }
 
-WorkList::WorkList(Engine& engine, Watchdog& watchdog, Device device, std::function<std::string()> trouble)
-    : engine_(engine), watchdog_(watchdog), device_(device), trouble_(std::move(trouble)), origin_(true) {
+WorkList::WorkList(Engine& engine, Watchdog& watchdog, Device device)
+    : engine_(engine), watchdog_(watchdog), device_(device), origin_(true) {
   origin_.record(Context::current(device));
   origin_.synchronize();
   origin_at_ = Clock::now();
@@ -178,7 +168,7 @@ bool WorkList::look(StreamWork& work) {
   return true;
 }
 
-void WorkList::poll() noexcept {
+void WorkList::poll(bool mark_all) noexcept {
   const RelaxedCapture relaxed;
   Storages dropped;
   const std::scoped_lock lock(mutex_);
@@ -194,6 +184,7 @@ void WorkList::poll() noexcept {
       pass(*work, dropped);
       return true;
     });
+    poll_batches(mark_all);
   } catch (const std::exception& e) {
     failed_ = true;  // every later call says the same; the thread that computes meets it too
     log_warning(concat("the device failed: ", e.what()));
@@ -203,15 +194,18 @@ void WorkList::poll() noexcept {
 void WorkList::drain() noexcept {
   Backoff backoff;
   for (;;) {
-    poll();
+    poll(true);
     {
       const std::scoped_lock lock(mutex_);
-      if (failed_) {
+      if (failed_) {  // nobody looks after them any more; a failure leaves gaps
         for (const auto& work : works_)
-          if (work != nullptr) work->passed_ = true;  // nobody looks after them any more; a failure leaves gaps
+          if (work != nullptr) work->passed_ = true;
+        for (const auto& batch : batches_)
+          if (batch != nullptr) batch->passed = true;
         works_.clear();
+        batches_.clear();
       }
-      if (works_.empty()) return;
+      if (works_.empty() && batches_.empty()) return;
     }
     backoff.pause();
   }
@@ -226,8 +220,6 @@ void WorkList::run() {
     wake_.wait_for(lock, kTick);
     lock.unlock();
     poll();
-    const std::string trouble = ending_ ? std::string() : trouble_();
-    if (!trouble.empty()) watchdog_.end_job(trouble);
     lock.lock();
   }
 }

@@ -17,6 +17,7 @@
 #include "../engine.hpp"
 #include "../watchdog.hpp"
 #include "apex/core/cuda.hpp"
+#include "in_stream.hpp"
 
 namespace apex::dist::detail {
 
@@ -53,18 +54,27 @@ class StreamWork final : public DeviceWork {
 };
 
 /// The works in flight on one device, and a thread that looks which are done: it frees what they held, counts their
-/// times, takes them off the watchdog's list, and ends the job when `trouble` says why.
+/// times, and takes them off the watchdog's list.
 class WorkList {
  public:
-  WorkList(Engine& engine, Watchdog& watchdog, Device device, std::function<std::string()> trouble);
+  WorkList(Engine& engine, Watchdog& watchdog, Device device);
   ~WorkList();
 
   Device device() const noexcept { return device_; }
   /// Watches `work`, whose end was recorded on ctx.
   void add(const std::shared_ptr<StreamWork>& work, const Context& ctx, Watchdog::Id watch);
+  /// Queues a collective on the caller's own stream ctx, which is not being captured, by calling `post`. One at a
+  /// time; `watch` is the list's as soon as this returns.
+  std::shared_ptr<DeviceWork> post_in_stream(Channel& channel, Lane& lane, const Context& ctx, std::int64_t bytes,
+                                             Watchdog::Id watch, const std::function<void()>& post, Tail& tail);
+  /// What is queued on ctx from now on waits for the batch.
+  void order_after(Batch& batch, const Context& ctx);
+  /// Whether the device has passed the batch; if so, it is done with.
+  bool look(Batch& batch);
   /// Watches what was queued on ctx last.
   void watch(const Context& ctx, std::string_view label);
-  void poll() noexcept;
+  /// @param mark_all  also batches that might still grow
+  void poll(bool mark_all = false) noexcept;
   /// Waits until nothing is in flight, or the device has failed.
   void drain() noexcept;
   void stop() noexcept;
@@ -72,6 +82,7 @@ class WorkList {
   /// From now on nobody goes on who asks for or waits for a collective: the job ends, and what aborted collectives left
   /// in memory must not be used.
   void begin_end() noexcept { ending_ = true; }
+  bool ending() const noexcept { return ending_; }
   void hold_if_ending() const noexcept;
 
  private:
@@ -81,17 +92,21 @@ class WorkList {
   cuda::Event take_event();
   bool look(StreamWork& work);
   void pass(StreamWork& work, Storages& dropped);
+  bool close(Batch& batch);
+  bool reached(Batch& batch);
+  void pass(Batch& batch);
+  void poll_batches(bool mark_all);
   Work::Clock::time_point time_of(cuda::Event& event);
   void run();
 
   Engine& engine_;
   Watchdog& watchdog_;
   const Device device_;
-  const std::function<std::string()> trouble_;
 
   std::mutex mutex_;  // before the engine's and the watchdog's
   std::vector<cuda::Event> events_;
   std::deque<std::shared_ptr<StreamWork>> works_;
+  std::vector<std::shared_ptr<Batch>> batches_;
   cuda::Event origin_;  // of the device's clock
   Work::Clock::time_point origin_at_;
   bool failed_ = false;  // the device reports errors only

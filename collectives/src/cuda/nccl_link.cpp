@@ -9,6 +9,7 @@
 #include "apex/core/cuda.hpp"
 #include "communicator.hpp"
 #include "device_works.hpp"
+#include "in_stream.hpp"
 
 namespace apex::dist {
 namespace detail {
@@ -42,6 +43,8 @@ ncclRedOp_t reduction_of(ReduceOp op) {
 struct NcclChannel final : DeviceChannel {
   Communicator comm;
   std::optional<cuda::Stream> stream;  // the group's own communicator, from which others are split, has none
+  Tail tail;
+  Lane lane;
 };
 
 NcclChannel* nccl_of(const Channel& channel) { return static_cast<NcclChannel*>(channel.device.get()); }
@@ -76,13 +79,32 @@ std::string nccl_environment() {
   return text;
 }
 
+/// An entry in the watchdog's list while a collective is queued, which can block where NCCL connects first.
+class Watch {
+ public:
+  Watch(Watchdog& watchdog, const Description& description, bool captured)
+      : watchdog_(watchdog), id_(captured ? 0 : watchdog.watch(description)) {}
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+  ~Watch() {
+    if (id_ != 0) watchdog_.done(id_);
+  }
+  Watchdog::Id id() const noexcept { return id_; }
+  Watchdog::Id release() noexcept { return std::exchange(id_, 0); }
+
+ private:
+  Watchdog& watchdog_;
+  Watchdog::Id id_;
+};
+
 class NcclLink final : public DeviceLink {
  public:
   NcclLink(Runtime& rt, Device device, bool staged)
       : rt_(rt),
         device_(device),
         staged_(staged),
-        works_(rt.engine(), rt.watchdog, device, [this] { return trouble(); }) {}
+        chained_(!nccl_orders_communicators()),
+        works_(rt.engine(), rt.watchdog, device) {}
 
   Device device() const override { return device_; }
   void connect(Group* group, Group* parent) override;
@@ -92,6 +114,7 @@ class NcclLink final : public DeviceLink {
   Work reduce_scatter(const ProcessGroup& group, const Tensor& out, const Tensor& in, ReduceOp op,
                       const Label& label) override;
   void watch(const Context& ctx, std::string_view label) override { works_.watch(ctx, label); }
+  std::string trouble() override;
   void poll() noexcept override { works_.poll(); }
   void close() noexcept override;
   void abort() noexcept override;
@@ -100,20 +123,25 @@ class NcclLink final : public DeviceLink {
   using Post = std::function<void(ncclComm_t, cudaStream_t)>;
   using Tensors = std::initializer_list<Tensor>;
 
-  Work issue(Channel& channel, const char* name, const char* detail, const Block& block, int root, const Label& label,
-             Tensors tensors, const Post& post);
-  Work copied(Channel& channel, const char* name, const Block& block, const Label& label, const Tensor& to,
+  Work issue(const ProcessGroup& group, const char* name, const char* detail, const Block& block, int root,
+             const Label& label, Tensors tensors, const Post& post);
+  std::shared_ptr<DeviceWork> queue(Channel& channel, const Description& description, Tensors tensors,
+                                    const Post& post);
+  std::shared_ptr<DeviceWork> queue_in_stream(Channel& channel, const Description& description, std::int64_t bytes,
+                                              Tensors tensors, const Post& post);
+  Work copied(const ProcessGroup& group, const char* name, const Block& block, const Label& label, const Tensor& to,
               const Tensor& from);
   void refuse_capture(const char* name) const;
-  std::string trouble();
 
   Runtime& rt_;
   const Device device_;
   const bool staged_;
+  const bool chained_;      // NCCL does not keep the kernels of several communicators in order: each waits for the last
   std::mutex issue_mutex_;  // the order of kernels must be the same on all ranks: one at a time
+  Tail tail_;               // of all communicators
   std::mutex comms_mutex_;
   std::vector<ncclComm_t> comms_;  // those that carry tensors
-  WorkList works_;                 // last: its thread asks trouble()
+  WorkList works_;
 };
 
 void NcclLink::connect(Group* group, Group* parent) {
@@ -124,7 +152,13 @@ void NcclLink::connect(Group* group, Group* parent) {
   Communicator own;
   if (parent == nullptr) {
     if (group->size == 1) return;
-    if (group->rank == 0) log_warning(concat("NCCL ", nccl_version(), " with", nccl_environment()));
+    if (group->rank == 0) {
+      log_warning(concat("NCCL ", nccl_version(), " with", nccl_environment()));
+      if (chained_)
+        log_warning(
+            "this NCCL does not keep the kernels of several communicators in order (2.26 does, unless "
+            "NCCL_LAUNCH_ORDER_IMPLICIT=0): collectives on the GPU run one after the other");
+    }
     own = Communicator::bootstrap(group->channels[kControl]->comm);
   } else {
     if (!parent->channels[kControl]->device) return;  // of one rank
@@ -148,8 +182,9 @@ void NcclLink::connect(Group* group, Group* parent) {
   group->channels[kControl]->device = std::move(channel);
 }
 
-Work NcclLink::issue(Channel& channel, const char* name, const char* detail, const Block& block, int root,
+Work NcclLink::issue(const ProcessGroup& group, const char* name, const char* detail, const Block& block, int root,
                      const Label& label, Tensors tensors, const Post& post) {
+  Channel& channel = channel_of(group);
   works_.hold_if_ending();
   auto operation = make_operation(channel, name, detail, block, root, label);
   if (channel.debug_comm != MPI_COMM_NULL && channel.size > 1) {
@@ -158,32 +193,63 @@ Work NcclLink::issue(Channel& channel, const char* name, const char* detail, con
   }
   rt_.engine().note_issue(channel, *operation);
   if (channel.size == 1 || block.count == 0) return {};
-
-  const NcclChannel& own = *nccl_of(channel);
-  const Context current = Context::current(device_), ctx = own.stream->context();
-  const bool captured = cuda::capturing(current);
-  const auto work = std::make_shared<StreamWork>(works_, &channel, captured);
-  for (const Tensor& t : tensors) work->storages.push_back(t.storage());
-  {
-    const std::scoped_lock lock(issue_mutex_);
-    cuda::order(current, ctx);
-    if (!captured) work->start.record(ctx);
-    post(own.comm.get(), cuda::stream_of(ctx));
-    work->end.record(ctx);
-  }
-  if (!captured) works_.add(work, ctx, rt_.watchdog.watch(operation->description));
-  operation->device = work;
+  operation->device = group.is_in_stream()
+                          ? queue_in_stream(channel, operation->description, operation->bytes, tensors, post)
+                          : queue(channel, operation->description, tensors, post);
   return Work(std::move(operation));
 }
 
+std::shared_ptr<DeviceWork> NcclLink::queue(Channel& channel, const Description& description, Tensors tensors,
+                                            const Post& post) {
+  NcclChannel& own = *nccl_of(channel);
+  const Context current = Context::current(device_), ctx = own.stream->context();
+  const auto capture = capture_of(current);
+  const auto work = std::make_shared<StreamWork>(works_, &channel, capture != 0);
+  for (const Tensor& t : tensors) work->storages.push_back(t.storage());
+  Watch watch(rt_.watchdog, description, capture != 0);
+  {
+    const std::scoped_lock lock(issue_mutex_);
+    Tail& tail = chained_ ? tail_ : own.tail;
+    cuda::order(current, ctx);
+    tail.order(works_, ctx, current, capture);
+    if (capture == 0) work->start.record(ctx);
+    post(own.comm.get(), cuda::stream_of(ctx));
+    work->end.record(ctx);
+    tail.set(ctx, capture, nullptr);
+  }
+  if (capture == 0) works_.add(work, ctx, watch.release());
+  return work;
+}
+
+std::shared_ptr<DeviceWork> NcclLink::queue_in_stream(Channel& channel, const Description& description,
+                                                      std::int64_t bytes, Tensors tensors, const Post& post) {
+  NcclChannel& own = *nccl_of(channel);
+  const Context ctx = Context::current(device_);
+  const auto capture = capture_of(ctx);
+  for (const Tensor& t : tensors) cuda::record_use(t.storage(), ctx);  // nothing else keeps them
+  Watch watch(rt_.watchdog, description, capture != 0);
+  const std::scoped_lock lock(issue_mutex_);
+  Tail& tail = chained_ ? tail_ : own.tail;
+  tail.order(works_, ctx, ctx, capture);
+  const auto enqueue = [&] { post(own.comm.get(), cuda::stream_of(ctx)); };
+  if (capture == 0) {
+    auto work = works_.post_in_stream(channel, own.lane, ctx, bytes, watch.id(), enqueue, tail);
+    watch.release();
+    return work;
+  }
+  enqueue();
+  tail.set(ctx, capture, nullptr);
+  return std::make_shared<InStreamWork>(works_, ctx, nullptr, false);
+}
+
 /// A collective of one rank.
-Work NcclLink::copied(Channel& channel, const char* name, const Block& block, const Label& label, const Tensor& to,
-                      const Tensor& from) {
+Work NcclLink::copied(const ProcessGroup& group, const char* name, const Block& block, const Label& label,
+                      const Tensor& to, const Tensor& from) {
   const Context ctx = Context::current(device_);
   if (block.count > 0 && to.raw_data() != from.raw_data())
     APEX_CHECK(
         cudaMemcpyAsync(to.raw_data(), from.raw_data(), from.bytes(), cudaMemcpyDeviceToDevice, cuda::stream_of(ctx)));
-  return issue(channel, name, "", block, -1, label, {}, {});
+  return issue(group, name, "", block, -1, label, {}, {});
 }
 
 void NcclLink::refuse_capture(const char* name) const {
@@ -204,7 +270,7 @@ Work NcclLink::all_reduce(const ProcessGroup& group, const Tensor& tensor, Reduc
     return work;
   }
   const Block block{tensor.raw_data(), tensor.dtype(), tensor.numel()};
-  return issue(channel, "all_reduce", to_string(op), block, -1, label, {tensor},
+  return issue(group, "all_reduce", to_string(op), block, -1, label, {tensor},
                [&](ncclComm_t comm, cudaStream_t stream) {
                  APEX_CHECK(ncclAllReduce(block.data, block.data, static_cast<std::size_t>(block.count),
                                           type_of(block.dtype), reduction_of(op), comm, stream));
@@ -223,7 +289,7 @@ Work NcclLink::broadcast(const ProcessGroup& group, const Tensor& tensor, int ro
     return work;
   }
   const Block block{tensor.raw_data(), tensor.dtype(), tensor.numel()};
-  return issue(channel, "broadcast", "", block, root, label, {tensor}, [&](ncclComm_t comm, cudaStream_t stream) {
+  return issue(group, "broadcast", "", block, root, label, {tensor}, [&](ncclComm_t comm, cudaStream_t stream) {
     APEX_CHECK(ncclBroadcast(block.data, block.data, static_cast<std::size_t>(block.count), type_of(block.dtype), root,
                              comm, stream));
   });
@@ -232,7 +298,7 @@ Work NcclLink::broadcast(const ProcessGroup& group, const Tensor& tensor, int ro
 Work NcclLink::all_gather(const ProcessGroup& group, const Tensor& out, const Tensor& in, const Label& label) {
   Channel& channel = channel_of(group);
   const Block block{in.raw_data(), in.dtype(), in.numel()};
-  if (channel.size == 1) return copied(channel, "all_gather", block, label, out, in);
+  if (channel.size == 1) return copied(group, "all_gather", block, label, out, in);
   if (staged_) {
     refuse_capture("all_gather");
     const Context ctx = Context::current(device_);
@@ -243,7 +309,7 @@ Work NcclLink::all_gather(const ProcessGroup& group, const Tensor& out, const Te
     to.put();
     return work;
   }
-  return issue(channel, "all_gather", "", block, -1, label, {out, in}, [&](ncclComm_t comm, cudaStream_t stream) {
+  return issue(group, "all_gather", "", block, -1, label, {out, in}, [&](ncclComm_t comm, cudaStream_t stream) {
     APEX_CHECK(ncclAllGather(block.data, out.raw_data(), static_cast<std::size_t>(block.count), type_of(block.dtype),
                              comm, stream));
   });
@@ -253,7 +319,7 @@ Work NcclLink::reduce_scatter(const ProcessGroup& group, const Tensor& out, cons
                               const Label& label) {
   Channel& channel = channel_of(group);
   const Block block{out.raw_data(), out.dtype(), out.numel()};
-  if (channel.size == 1) return copied(channel, "reduce_scatter", block, label, out, in);
+  if (channel.size == 1) return copied(group, "reduce_scatter", block, label, out, in);
   if (staged_) {
     refuse_capture("reduce_scatter");
     const Context ctx = Context::current(device_);
@@ -264,15 +330,16 @@ Work NcclLink::reduce_scatter(const ProcessGroup& group, const Tensor& out, cons
     to.put();
     return work;
   }
-  return issue(channel, "reduce_scatter", to_string(op), block, -1, label, {out, in},
+  return issue(group, "reduce_scatter", to_string(op), block, -1, label, {out, in},
                [&](ncclComm_t comm, cudaStream_t stream) {
                  APEX_CHECK(ncclReduceScatter(in.raw_data(), block.data, static_cast<std::size_t>(block.count),
                                               type_of(block.dtype), reduction_of(op), comm, stream));
                });
 }
 
-/// What a communicator reports of itself; empty: nothing. NCCL does not notice every dead peer: the time limit does.
+/// What a communicator reports of itself. NCCL does not notice every dead peer: the time limit does.
 std::string NcclLink::trouble() {
+  if (works_.ending()) return {};
   const std::scoped_lock lock(comms_mutex_);
   for (const ncclComm_t comm : comms_) {
     ncclResult_t state = ncclSuccess;

@@ -52,7 +52,8 @@ struct Job {
 const Job& this_job() {
   static const Job job = [] {
     Job j{from_environment("SLURM_JOB_ID"), from_environment("SLURM_RESTART_COUNT")};
-    if (j.id.empty()) j.id = concat(host_name(), '-', getpid());
+    // std::to_string: a program may have a locale that groups digits, and names in files must not change with it.
+    if (j.id.empty()) j.id = host_name() + '-' + std::to_string(getpid());
     if (j.restart.empty()) j.restart.push_back('0');
     return j;
   }();
@@ -61,7 +62,7 @@ const Job& this_job() {
 
 /// A process that has ended but that nobody has waited for still has its number.
 bool is_zombie(pid_t pid) {
-  std::ifstream in(concat("/proc/", pid, "/stat"));
+  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
   std::getline(in, text);
   const auto name_end = text.rfind(") ");
@@ -177,6 +178,13 @@ std::vector<StepFile> list_checkpoints(const fs::path& directory) {
   return files;
 }
 
+bool is_note_name(const std::string& name) { return name == "LATEST" || name == "BEST"; }
+
+fs::path named_by_note(const fs::path& note) {
+  if (const auto file = named_by(note.parent_path(), note.filename().c_str())) return *file;
+  fail(Kind::data, concat(note.string(), ": names no checkpoint that is there"));
+}
+
 std::optional<fs::path> latest_checkpoint(const fs::path& directory) { return named_by(directory, "LATEST"); }
 std::optional<fs::path> best_checkpoint(const fs::path& directory) { return named_by(directory, "BEST"); }
 
@@ -223,7 +231,8 @@ Attempts record_attempt(const fs::path& directory, std::int64_t start_step) {
   fs::create_directories(directory, error);
   if (error) fail_errno(directory, "make the directory", error.value());
   const FileSizeSignalGuard guard;
-  write_note(directory, "ATTEMPTS", concat("start_step ", start_step, " count ", attempts.count, '\n'));
+  write_note(directory, "ATTEMPTS",
+             "start_step " + std::to_string(start_step) + " count " + std::to_string(attempts.count) + '\n');
   return attempts;
 }
 

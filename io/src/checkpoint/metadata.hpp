@@ -35,7 +35,8 @@ struct ParsedMetadata {
   std::map<std::string, DatasetInfo, std::less<>> datasets;
   std::map<std::string, ParsedDataset, std::less<>> layout;
 };
-/// The inverse. @throws Kind::damaged naming `file`, and the object, when they are not what build_metadata makes
-ParsedMetadata parse_metadata(std::vector<std::byte> bytes, const Seal& seal, std::string_view file);
+/// The inverse. With `in_child` a child process does the same first: see try_in_child.
+/// @throws Kind::damaged naming `file`, and the object, when they are not what build_metadata makes
+ParsedMetadata parse_metadata(std::vector<std::byte> bytes, const Seal& seal, std::string_view file, bool in_child);
 
 }  // namespace apex::io

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "apex/io/hdf5_lock.hpp"
+#include "child.hpp"
 #include "h5.hpp"
 #include "metadata.hpp"
 
@@ -88,7 +89,9 @@ class Parser {
     APEX_CHECK_H5(space.get());
     const auto points = H5Sget_simple_extent_npoints(space.get());
     const int rank = H5Sget_simple_extent_ndims(space.get());
-    if (points < 0 || points > kMaxMetadataBytes / 8 || rank < 0 || rank > 1) damaged(where, "has an unknown shape");
+    // Values lie among the metadata, so they are no larger; an element of a list takes at least one byte there.
+    if (points < 0 || points > seal_.metadata_bytes || rank < 0 || rank > 1) damaged(where, "has an unknown shape");
+    if (rank == 0 && points != 1) damaged(where, "holds no value");
     const auto count = static_cast<std::size_t>(points);
     const bool scalar = rank == 0;
     if (is_bool(type.get())) {
@@ -99,7 +102,7 @@ class Parser {
     switch (H5Tget_class(type.get())) {
       case H5T_INTEGER: return one_or_list(read<std::int64_t>(id, H5T_NATIVE_INT64, count), scalar);
       case H5T_FLOAT: return one_or_list(read<double>(id, H5T_NATIVE_DOUBLE, count), scalar);
-      case H5T_STRING: return one_or_list(strings(id, type.get(), space.get(), count), scalar);
+      case H5T_STRING: return one_or_list(strings(id, type.get(), space.get(), count, where), scalar);
       default: damaged(where, "is of a type that this program does not write");
     }
   }
@@ -117,7 +120,8 @@ class Parser {
     return values;
   }
 
-  static std::vector<std::string> strings(hid_t id, hid_t type, hid_t space, std::size_t count) {
+  std::vector<std::string> strings(hid_t id, hid_t type, hid_t space, std::size_t count,
+                                   const std::string& where) const {
     std::vector<std::string> result;
     if (count == 0) return result;
     if (H5Tis_variable_str(type) > 0) {
@@ -128,6 +132,8 @@ class Parser {
       return result;
     }
     const std::size_t width = H5Tget_size(type);
+    if (width > static_cast<std::size_t>(seal_.metadata_bytes) / count)
+      damaged(where, "holds strings larger than its metadata");
     std::vector<char> bytes(width * count);
     APEX_CHECK_H5(H5Aread(id, type, bytes.data()));
     for (std::size_t i = 0; i < count; ++i) {
@@ -218,11 +224,8 @@ class Parser {
   ParsedMetadata result_;
 };
 
-}  // namespace
-
-ParsedMetadata parse_metadata(std::vector<std::byte> bytes, const Seal& seal, std::string_view file) {
-  const std::lock_guard lock(hdf5_mutex());
-  silence();
+/// The caller holds hdf5_mutex().
+ParsedMetadata parse(std::vector<std::byte> bytes, const Seal& seal, std::string_view file) {
   MemoryFile memory;
   memory.bytes = std::move(bytes);
   memory.size = static_cast<std::uint64_t>(seal.file_bytes);
@@ -237,6 +240,19 @@ ParsedMetadata parse_metadata(std::vector<std::byte> bytes, const Seal& seal, st
     if (e.domain() != Domain::hdf5) throw;
     fail(Kind::damaged, concat(file, ": damaged: HDF5 cannot read its metadata"));
   }
+}
+
+/// Far above what HDF5 takes for metadata of that size.
+unsigned cpu_seconds_for(std::size_t bytes) { return 10 + static_cast<unsigned>(bytes >> 18); }
+
+}  // namespace
+
+ParsedMetadata parse_metadata(std::vector<std::byte> bytes, const Seal& seal, std::string_view file, bool in_child) {
+  // Held while the process is copied: nobody is inside HDF5 then, and the child needs no lock.
+  const std::lock_guard lock(hdf5_mutex());
+  silence();
+  if (in_child) try_in_child([&] { parse(bytes, seal, file); }, cpu_seconds_for(bytes.size()), file);
+  return parse(std::move(bytes), seal, file);
 }
 
 }  // namespace apex::io

@@ -66,10 +66,12 @@ struct Slot {
   std::int64_t handed_out = 0, finished = 0;  // rows
   std::int64_t failed_row = -1;
   std::exception_ptr failure;
+  std::vector<EncodedRow> encoded;   // one for each row; without bytes where the row is in `images`
   std::atomic<bool> dropped{false};  // nobody waits for it any more
 
   std::int64_t rows() const { return static_cast<std::int64_t>(slice.ids.size()); }
   bool complete() const { return prepared && finished == rows(); }
+  std::uint8_t* picture(std::int64_t row) const { return pixels + static_cast<std::size_t>(row) * picture_bytes; }
 };
 
 }  // namespace
@@ -121,8 +123,10 @@ struct Loader::Impl {
   void prepare(Slot& slot) const;
   void fill(Slot& slot, std::int64_t begin, std::int64_t end);
   void fill_row(Slot& slot, std::int64_t row);
-  std::int64_t load_by_policy(const Slot& slot, std::int64_t id, std::uint8_t* out);
-  Image load_with_retries(const Slot& slot, std::int64_t id);
+  std::int64_t load_by_policy(Slot& slot, std::int64_t id, std::int64_t row);
+  void load(Slot& slot, std::int64_t id, std::int64_t row);
+  template <class F>
+  auto with_retries(const Slot& slot, F&& read);
   void note_bad_sample(std::int64_t id, const Error& error);
   bool sleep(const Slot& slot, std::chrono::milliseconds time);
   void drop_slots();
@@ -201,6 +205,7 @@ void Loader::Impl::prepare(Slot& slot) const {
     slot.ids = from_values<std::int64_t>({slot.rows()}, std::span<const std::int64_t>(slot.slice.ids));
     slot.pixels = slot.images.data<std::uint8_t>();
     slot.picture_bytes = static_cast<std::size_t>(dataset->channels()) * transform.height() * transform.width();
+    if (options.leaves_encoded) slot.encoded.resize(slot.slice.ids.size());
   } catch (...) {
     slot.failure = std::current_exception();
     slot.slice.ids.clear();
@@ -263,35 +268,30 @@ void Loader::Impl::fill(Slot& slot, std::int64_t begin, std::int64_t end) {
 }
 
 void Loader::Impl::fill_row(Slot& slot, std::int64_t row) {
-  std::uint8_t* out = slot.pixels + static_cast<std::size_t>(row) * slot.picture_bytes;
   const std::int64_t id = slot.slice.ids[static_cast<std::size_t>(row)];
   std::int64_t label = 0;
   if (id < 0)
-    std::memset(out, 0, slot.picture_bytes);
+    std::memset(slot.picture(row), 0, slot.picture_bytes);
   else
-    label = load_by_policy(slot, id, out);
+    label = load_by_policy(slot, id, row);
   slot.labels.data<std::int64_t>()[row] = label;
 }
 
-/// Writes the picture that stands for sample `id`; gives its label.
-std::int64_t Loader::Impl::load_by_policy(const Slot& slot, std::int64_t id, std::uint8_t* out) {
+/// Fetches the picture that stands for sample `id`; gives its label.
+std::int64_t Loader::Impl::load_by_policy(Slot& slot, std::int64_t id, std::int64_t row) {
   constexpr std::int64_t kMostSkipped = 1000;
   const std::int64_t n = dataset->size();
   for (std::int64_t tries = 0; tries < std::min(n, kMostSkipped); ++tries) {
     const std::int64_t now = (id + tries) % n;
     try {
-      const Image image = load_with_retries(slot, now);
-      if (image.channels != dataset->channels())
-        fail(Kind::state, concat(dataset->sample_name(now), " was loaded with ", image.channels,
-                                 " channels instead of ", dataset->channels()));
-      transform.apply(image.view(), slot.epoch, now, out);
+      load(slot, now, row);
       return dataset->label(now);
     } catch (const Error& error) {
       if (options.bad_sample == BadSample::error || !is_bad_sample(error)) throw;
       note_bad_sample(now, error);
     }
     if (options.bad_sample == BadSample::black) {
-      std::memset(out, 0, slot.picture_bytes);
+      std::memset(slot.picture(row), 0, slot.picture_bytes);
       return dataset->label(id);
     }
   }
@@ -299,11 +299,12 @@ std::int64_t Loader::Impl::load_by_policy(const Slot& slot, std::int64_t id, std
                           " on: the data set is damaged"));
 }
 
-Image Loader::Impl::load_with_retries(const Slot& slot, std::int64_t id) {
+template <class F>
+auto Loader::Impl::with_retries(const Slot& slot, F&& read) {
   auto delay = options.retry_delay;
   for (int tries = 1;; ++tries) {
     try {
-      return dataset->load(id);
+      return read();
     } catch (const Error& error) {
       if (error.domain() != Domain::system || error.kind() != Kind::data) throw;
       if (tries > options.retries)
@@ -316,6 +317,28 @@ Image Loader::Impl::load_with_retries(const Slot& slot, std::int64_t id) {
     if (!sleep(slot, delay)) fail(Kind::state, "reading was stopped");  // nobody waits for it: the text is never seen
     delay *= 2;
   }
+}
+
+/// Puts sample `id` into a row, as pixels or, where that is wanted, as the bytes of its file.
+void Loader::Impl::load(Slot& slot, std::int64_t id, std::int64_t row) {
+  Image image;
+  if (slot.encoded.empty()) {
+    image = with_retries(slot, [&] { return dataset->load(id); });
+  } else {
+    auto bytes = with_retries(slot, [&] { return dataset->encoded(id); });
+    const auto info = bytes ? plain_jpeg_info(*bytes) : std::nullopt;
+    if (info && options.leaves_encoded(*info)) {
+      slot.encoded[static_cast<std::size_t>(row)] = {
+          row, id, *info, transform.place(info->width, info->height, slot.epoch, id), std::move(*bytes)};
+      return;
+    }
+    image = bytes ? decode_image(*bytes, dataset->channels(), dataset->sample_name(id))
+                  : with_retries(slot, [&] { return dataset->load(id); });
+  }
+  if (image.channels != dataset->channels())
+    fail(Kind::state, concat(dataset->sample_name(id), " was loaded with ", image.channels, " channels instead of ",
+                             dataset->channels()));
+  transform.apply(image.view(), slot.epoch, id, slot.picture(row));
 }
 
 void Loader::Impl::note_bad_sample(std::int64_t id, const Error& error) {
@@ -391,6 +414,7 @@ std::optional<Batch> Loader::next() {
   ++s.stats.batches;
   ++s.step;
   const auto& which = s.sampler.options();
+  std::erase_if(slot->encoded, [](const EncodedRow& row) { return row.bytes.empty(); });
   return Batch{.images = std::move(slot->images),
                .labels = std::move(slot->labels),
                .ids = std::move(slot->ids),
@@ -399,8 +423,23 @@ std::optional<Batch> Loader::next() {
                .step = slot->step,
                .first = which.rank,
                .stride = which.world,
-               .wait_seconds = waited};
+               .wait_seconds = waited,
+               .encoded = std::move(slot->encoded)};
 }
+
+void Loader::decode(Batch& batch, std::size_t k) {
+  auto& s = *impl_;
+  EncodedRow& encoded = batch.encoded.at(k);
+  if (encoded.bytes.empty()) return;
+  Slot slot;
+  slot.epoch = batch.epoch;
+  slot.pixels = batch.images.data<std::uint8_t>();
+  slot.picture_bytes = static_cast<std::size_t>(s.dataset->channels()) * s.transform.height() * s.transform.width();
+  encoded.bytes = {};
+  batch.labels.data<std::int64_t>()[encoded.row] = s.load_by_policy(slot, encoded.id, encoded.row);
+}
+
+bool Loader::leaves_encoded() const noexcept { return static_cast<bool>(impl_->options.leaves_encoded); }
 
 std::int64_t Loader::steps_per_epoch() const noexcept { return impl_->sampler.steps_per_epoch(); }
 const Dataset& Loader::dataset() const noexcept { return *impl_->dataset; }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 
@@ -143,7 +144,50 @@ bool write_rows(Compress& c, const ImageView& image, int quality) {
   return true;
 }
 
+/// Whether entropy-coded data reach the end marker, with restart markers in turn and no other between.
+bool reaches_the_end(const std::uint8_t* at, const std::uint8_t* end, bool restarts) {
+  int restart = 0;
+  while (at < end) {
+    at = static_cast<const std::uint8_t*>(std::memchr(at, 0xff, static_cast<std::size_t>(end - at)));
+    if (at == nullptr) return false;
+    while (at < end && *at == 0xff) ++at;  // a marker may be preceded by any number of them
+    if (at == end) return false;
+    const int marker = *at++;
+    if (marker == 0) continue;  // a byte of data
+    if (marker == JPEG_EOI) return true;
+    if (!restarts || marker != JPEG_RST0 + restart) return false;
+    restart = (restart + 1) % 8;
+  }
+  return false;
+}
+
 }  // namespace
+
+std::optional<JpegInfo> plain_jpeg_info(std::span<const std::uint8_t> bytes) noexcept {
+  if (sniff_image_format(bytes) != ImageFormat::jpeg) return std::nullopt;
+  Decompress d;
+  if (!read_header(d, bytes.data(), bytes.size()) || d.errors.damaged) return std::nullopt;
+  const auto& info = d.info;
+  JpegInfo out{.width = static_cast<int>(info.image_width), .height = static_cast<int>(info.image_height)};
+  if (out.width < 1 || out.height < 1 || out.width > kMaxImagePixels / out.height) return std::nullopt;
+  if (info.progressive_mode || info.arith_code || info.data_precision != 8 || info.comps_in_scan != info.num_components)
+    return std::nullopt;
+  out.gray = info.jpeg_color_space == JCS_GRAYSCALE;
+  if (out.gray) {
+    if (info.comp_info[0].h_samp_factor != 1 || info.comp_info[0].v_samp_factor != 1) return std::nullopt;
+  } else {
+    if (info.jpeg_color_space != JCS_YCbCr || info.num_components != 3) return std::nullopt;
+    const auto *y = &info.comp_info[0], *cb = &info.comp_info[1], *cr = &info.comp_info[2];
+    if (cb->h_samp_factor != cr->h_samp_factor || cb->v_samp_factor != cr->v_samp_factor ||
+        y->h_samp_factor % cb->h_samp_factor != 0 || y->v_samp_factor % cb->v_samp_factor != 0)
+      return std::nullopt;
+    out.chroma_x = y->h_samp_factor / cb->h_samp_factor;
+    out.chroma_y = y->v_samp_factor / cb->v_samp_factor;
+  }
+  const std::uint8_t* data = info.src->next_input_byte;  // behind the header of the scan
+  if (!reaches_the_end(data, bytes.data() + bytes.size(), info.restart_interval != 0)) return std::nullopt;
+  return out;
+}
 
 Image decode_jpeg(std::span<const std::uint8_t> bytes, int channels, std::string_view name, std::int64_t max_pixels) {
   Decompress d;

@@ -49,8 +49,6 @@ void copy_window(const ImageView& image, int left, int top, int width, int heigh
 /// starts at a negative offset.
 int middle(int size, int wanted) { return wanted > size ? -((wanted - size) / 2) : half_even((size - wanted) / 2.0); }
 
-void copy_image(const Image& image, std::uint8_t* out) { std::memcpy(out, image.pixels.data(), image.pixels.size()); }
-
 }  // namespace
 
 ImageView crop(const ImageView& image, const CropBox& box) {
@@ -126,39 +124,47 @@ Transform::Transform(const TransformOptions& options) : options_(options) {
   if (!(o.flip >= 0 && o.flip <= 1)) fail(Kind::argument, concat("Transform: flip ", o.flip, " is no chance"));
 }
 
-void Transform::apply(const ImageView& image, std::int64_t epoch, std::int64_t sample, std::uint8_t* out) const {
+Placement Transform::place(int image_width, int image_height, std::int64_t epoch, std::int64_t sample) const {
   const auto& o = options_;
-  if (image.width < 1 || image.height < 1) fail(Kind::argument, "Transform: empty picture");
-  const bool same_size = image.width == o.width && image.height == o.height;
+  if (image_width < 1 || image_height < 1) fail(Kind::argument, "Transform: empty picture");
   const auto words = words_of(o.seed, epoch, sample, 0);
+  Placement out{.box = {0, 0, image_width, image_height},
+                .resized_width = o.width,
+                .resized_height = o.height,
+                .flip = unit(words[0]) < o.flip};
   switch (o.crop) {
-    case CropMode::random_resized:
-      copy_image(resize_bilinear(crop(image, draw_resized_crop(o, image.width, image.height, epoch, sample)), o.width,
-                                 o.height),
-                 out);
+    case CropMode::random_resized: out.box = draw_resized_crop(o, image_width, image_height, epoch, sample); break;
+    case CropMode::pad_random:
+      out.left = below(words[1], 2 * o.pad + 1) - o.pad;
+      out.top = below(words[2], 2 * o.pad + 1) - o.pad;
       break;
-    case CropMode::pad_random: {
-      const Image resized = same_size ? Image() : resize_bilinear(image, o.width, o.height);
-      copy_window(same_size ? image : resized.view(), below(words[1], 2 * o.pad + 1) - o.pad,
-                  below(words[2], 2 * o.pad + 1) - o.pad, o.width, o.height, out);
-      break;
-    }
     case CropMode::center: {
-      const Image resized = o.resize == 0 ? Image() : resize_shorter_side(image, o.resize);
-      const ImageView from = o.resize == 0 ? image : resized.view();
-      copy_window(from, middle(from.width, o.width), middle(from.height, o.height), o.width, o.height, out);
+      const auto size =
+          o.resize == 0 ? ImageSize{image_width, image_height} : shorter_side_size(image_width, image_height, o.resize);
+      out.resized_width = size.width;
+      out.resized_height = size.height;
+      out.left = middle(size.width, o.width);
+      out.top = middle(size.height, o.height);
       break;
     }
-    case CropMode::fit:
-      if (same_size)
-        copy_window(image, 0, 0, o.width, o.height, out);
-      else
-        copy_image(resize_bilinear(image, o.width, o.height), out);
-      break;
+    case CropMode::fit: break;
   }
-  if (unit(words[0]) >= o.flip) return;
-  const std::size_t row_bytes = static_cast<std::size_t>(o.width) * image.channels;
-  for (int y = 0; y < o.height; ++y) flip_row(out + y * row_bytes, o.width, image.channels);
+  return out;
+}
+
+void Transform::apply(const ImageView& image, const Placement& placement, std::uint8_t* out) const {
+  const auto& p = placement;
+  const ImageView part = crop(image, p.box);
+  const bool same_size = part.width == p.resized_width && part.height == p.resized_height;
+  const Image resized = same_size ? Image() : resize_bilinear(part, p.resized_width, p.resized_height);
+  copy_window(same_size ? part : resized.view(), p.left, p.top, options_.width, options_.height, out);
+  if (!p.flip) return;
+  const std::size_t row_bytes = static_cast<std::size_t>(options_.width) * image.channels;
+  for (int y = 0; y < options_.height; ++y) flip_row(out + y * row_bytes, options_.width, image.channels);
+}
+
+void Transform::apply(const ImageView& image, std::int64_t epoch, std::int64_t sample, std::uint8_t* out) const {
+  apply(image, place(image.width, image.height, epoch, sample), out);
 }
 
 Image Transform::apply(const ImageView& image, std::int64_t epoch, std::int64_t sample) const {

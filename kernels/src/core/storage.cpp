@@ -163,6 +163,8 @@ Storage::~Storage() {
 
 void Storage::add_use(const Context& ctx) {
   if (ctx.device != device_ || ctx.stream == stream_) return;
+  static std::mutex guard;  // of the lists of all storages: threads with streams of their own share tensors
+  const std::lock_guard lock(guard);
   for (const auto& use : uses_)
     if (use.stream == ctx.stream) return;
   uses_.push_back(ctx);

@@ -4,6 +4,7 @@
 
 #include "../conv_impl.hpp"
 #include "../copy_impl.hpp"
+#include "../elementwise_impl.hpp"
 #include "../reduce_impl.hpp"
 #include "gemm.hpp"
 #include "onednn.hpp"
@@ -117,7 +118,8 @@ class StartTable {
   std::vector<std::int64_t> output_;
 };
 
-void backward_data(const Context& ctx, double* dx, const double* dy, const double* w, const Geometry& g) {
+void backward_data(const Context& ctx, double* dx, const double* dy, const double* w, const double* bias,
+                   const Geometry& g) {
   const StartTable down(g.h + g.pad_h, (g.r - 1) * g.dil_h, g.stride_h, g.i);
   const StartTable right(g.w + g.pad_w, (g.s - 1) * g.dil_w, g.stride_w, g.j);
   G::run(
@@ -149,7 +151,8 @@ void backward_data(const Context& ctx, double* dx, const double* dy, const doubl
         Counter pixel(col, g.h, g.w);
         for (std::int64_t q = 0; q < cols; ++q, pixel.next()) {
           double* to = dx + pixel.a * g.xs[0] + pixel.b * g.xs[2] + pixel.c * g.xs[3] + row * g.xs[1];
-          for (std::int64_t p = 0; p < rows; ++p) to[p * g.xs[1]] = tile[p * G::kBlockCols + q];
+          for (std::int64_t p = 0; p < rows; ++p)
+            to[p * g.xs[1]] = tile[p * G::kBlockCols + q] + (bias == nullptr ? 0.0 : bias[row + p]);
         }
       });
 }
@@ -217,19 +220,28 @@ void conv2d_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstV
             w.as<double>() + group * g.k * g.ws[0], bias.defined() ? bias.as<double>() + group * g.k : nullptr, g);
 }
 
-void conv2d_backward_data(const Context& ctx, View dx, ConstView dy, ConstView w, const Conv2dOptions& options) {
+void conv2d_backward_data(const Context& ctx, View dx, ConstView dy, ConstView w, ConstView bias,
+                          const Conv2dOptions& options) {
   if (dx.numel() == 0) return;
-  if (dy.numel() == 0) return fill(ctx, dx, 0.0);
-  if (dx.dtype == DType::f32) return onednn::conv2d_backward_data(ctx, dx, dy, w, options);
+  if (dy.numel() == 0) {
+    if (bias.defined()) return copy(ctx, dx, along_channels(bias));
+    return fill(ctx, dx, 0.0);
+  }
+  if (dx.dtype == DType::f32) {
+    onednn::conv2d_backward_data(ctx, dx, dy, w, options);
+    if (bias.defined()) cpu::binary(ctx, dx, dx, along_channels(bias), BinaryOp::add);
+    return;
+  }
   if (is_16bit(dx.dtype)) {
-    const Widened wide_dy(ctx, dy), wide_w(ctx, w), wide_dx(ctx, dx, kUninitialised);
-    onednn::conv2d_backward_data(ctx, wide_dx.view(), wide_dy.view(), wide_w.view(), options);
+    const Widened wide_dy(ctx, dy), wide_w(ctx, w), wide_bias(ctx, bias), wide_dx(ctx, dx, kUninitialised);
+    conv2d_backward_data(ctx, wide_dx.view(), wide_dy.view(), wide_w.view(), wide_bias.view(), options);
     return wide_dx.store(ctx, dx);
   }
   const Geometry g(dx, w, dy, options);
   for (std::int64_t group = 0; group < options.groups; ++group)
     backward_data(ctx, dx.as<double>() + group * g.c * g.xs[1], dy.as<double>() + group * g.k * g.ys[1],
-                  w.as<double>() + group * g.k * g.ws[0], g);
+                  w.as<double>() + group * g.k * g.ws[0], bias.defined() ? bias.as<double>() + group * g.c : nullptr,
+                  g);
 }
 
 void conv2d_backward_weight(const Context& ctx, View dw, View db, ConstView dy, ConstView x,

@@ -20,6 +20,17 @@ inline constexpr bool is_half_type = std::is_same_v<T, float16> || std::is_same_
 template <class T>
 inline constexpr bool is_floating_type = is_half_type<T> || std::is_floating_point_v<T>;
 
+/// Calls f with an unsigned integer as wide as `dtype`: moving bytes does not care what they mean.
+template <class F>
+void visit_width(DType dtype, F&& f) {
+  switch (size_of(dtype)) {
+    case 1: return f.template operator()<std::uint8_t>();
+    case 2: return f.template operator()<std::uint16_t>();
+    case 4: return f.template operator()<std::uint32_t>();
+    default: return f.template operator()<std::uint64_t>();
+  }
+}
+
 /// The type an element is computed in: accum_t for floating types, the type itself for integers.
 template <class T>
 struct ComputeType {

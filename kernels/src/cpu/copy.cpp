@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "../copy_impl.hpp"
 
+#include <cmath>
 #include <cstring>
 
 #include "convert.hpp"
@@ -9,17 +10,6 @@
 
 namespace apex::kernels::cpu {
 namespace {
-
-/// Calls f with an unsigned integer as wide as `dtype`: moving bytes does not care what they mean.
-template <class F>
-void visit_width(DType dtype, F&& f) {
-  switch (size_of(dtype)) {
-    case 1: return f.template operator()<std::uint8_t>();
-    case 2: return f.template operator()<std::uint16_t>();
-    case 4: return f.template operator()<std::uint32_t>();
-    default: return f.template operator()<std::uint64_t>();
-  }
-}
 
 /// A dimension of the loop, other than the innermost, along which the source is contiguous; -1 if none.
 int transposed_dim(const Loop<2>& loop) {
@@ -122,6 +112,23 @@ void fill(const Context&, View dst, double value) {
         std::fill_n(d, n, v);
       else
         for (std::int64_t i = 0; i < n; ++i) d[i * stride] = v;
+    });
+  });
+}
+
+void arange(const Context&, View dst, double start, double step) {
+  const std::int64_t stride = dst.strides[0];
+  visit_any(dst.dtype, "arange", [&]<class T>() {
+    T* out = dst.as<T>();
+    parallel_ranges(dst.sizes[0], 1, [=](std::int64_t begin, std::int64_t end) {
+      if constexpr (std::is_integral_v<T>) {
+        if (start == std::trunc(start) && step == std::trunc(step)) {
+          const auto first = static_cast<std::int64_t>(start), by = static_cast<std::int64_t>(step);
+          for (std::int64_t i = begin; i < end; ++i) out[i * stride] = convert<T>(first + i * by);
+          return;
+        }
+      }
+      for (std::int64_t i = begin; i < end; ++i) out[i * stride] = convert<T>(start + static_cast<double>(i) * step);
     });
   });
 }

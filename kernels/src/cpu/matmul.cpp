@@ -1,5 +1,8 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
+#include <exception>
+#include <mutex>
+
 #include "../copy_impl.hpp"
 #include "../matmul_impl.hpp"
 #include "../reduce_impl.hpp"
@@ -106,6 +109,30 @@ void product_or_scale(const Context& ctx, const Matrix<T>& c, const Matrix<const
     }
 }
 
+/// Multiplications from which a product is cut into parts for all threads.
+constexpr std::int64_t kSharedProduct = std::int64_t{1} << 20;
+
+/// What a thread of a team could not do, for the thread that waits for the team.
+class Failure {
+ public:
+  template <class F>
+  void keep(F&& f) noexcept {
+    try {
+      f();
+    } catch (...) {
+      const std::lock_guard lock(guard_);
+      if (!first_) first_ = std::current_exception();
+    }
+  }
+  void raise() const {
+    if (first_) std::rethrow_exception(first_);
+  }
+
+ private:
+  std::mutex guard_;
+  std::exception_ptr first_;
+};
+
 constexpr auto kUninitialised = Widened::Contents::uninitialised;
 
 }  // namespace
@@ -123,12 +150,24 @@ void matmul(const Context& ctx, View c, ConstView a, ConstView b, const MatmulOp
     Matrix<const T> left = matrix_of<const T>(a), right = matrix_of<const T>(b);
     const std::int64_t batches = c.rank() == 3 ? c.size(0) : 1;
     const auto step = [&](const auto& v) { return v.rank() == 3 && v.size(0) > 1 ? v.stride(0) : 0; };
-    for (std::int64_t i = 0; i < batches; ++i) {
-      product_or_scale(ctx, to, left, right, options.alpha, options.beta);
-      to.data += step(c);
-      left.data += step(a);
-      right.data += step(b);
-    }
+    const std::int64_t to_step = step(c), left_step = step(a), right_step = step(b);
+    const auto range = [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        Matrix<T> one = to;
+        Matrix<const T> first = left, second = right;
+        one.data += i * to_step;
+        first.data += i * left_step;
+        second.data += i * right_step;
+        product_or_scale(ctx, one, first, second, options.alpha, options.beta);
+      }
+    };
+    // A product that is worth all threads gets them; of smaller ones each thread takes its share.
+    const std::int64_t work = to.rows * to.cols * std::max<std::int64_t>(left.cols, 1);
+    if (batches == 1 || work >= kSharedProduct) return range(0, batches);
+    Failure failure;
+    parallel_ranges(batches, work / 16 + 1,
+                    [&](std::int64_t begin, std::int64_t end) { failure.keep([&] { range(begin, end); }); });
+    failure.raise();
   });
 }
 

@@ -5,8 +5,8 @@
 #include "../reduce_impl.hpp"
 #include "elementwise.cuh"
 
-// The order in which argmax and topk see the elements of a line: larger first, NaN largest of all, earlier first among
-// equals. It is total, so that the result does not depend on who looks at which element.
+// The order in which argmax sees the elements of a line: larger first, NaN largest of all, earlier first among equals.
+// It is total, so that the result does not depend on who looks at which element.
 
 namespace apex::kernels::cuda {
 

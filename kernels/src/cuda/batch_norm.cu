@@ -90,6 +90,7 @@ struct Slot {
 struct Finish {
   Slot mean, var, inv_std, running_mean, running_var;
   std::int64_t* batches = nullptr;
+  bool cumulative = false;  // then every channel reads the count, and it is raised by a kernel of its own
   double n = 0, momentum = 0, eps = 0;
 
   /// The statistics of a channel, already rounded to the accumulation type.
@@ -97,8 +98,9 @@ struct Finish {
     if (inv_std.data != nullptr) inv_std.set(c, 1.0 / sqrt(v + eps));
     if (running_mean.data == nullptr) return;
     const double unbiased = n > 1 ? n / (n - 1) : 1.0;
-    running_mean.set(c, (1 - momentum) * running_mean.get(c) + momentum * m);
-    running_var.set(c, (1 - momentum) * running_var.get(c) + momentum * v * unbiased);
+    const double by = cumulative ? 1.0 / (static_cast<double>(*batches) + 1.0) : momentum;
+    running_mean.set(c, (1 - by) * running_mean.get(c) + by * m);
+    running_var.set(c, (1 - by) * running_var.get(c) + by * v * unbiased);
   }
 };
 
@@ -146,7 +148,7 @@ __global__ void __launch_bounds__(kColumns* kParts)
   if (out.mean.data != nullptr) out.mean.set(c, m);
   if (out.var.data != nullptr) out.var.set(c, v);
   out.publish(c, m, v);
-  if (c == 0 && out.batches != nullptr) ++*out.batches;
+  if (c == 0 && out.batches != nullptr && !out.cumulative) ++*out.batches;
 }
 
 __global__ void publish_statistics(const Slot mean, const Slot var, const Finish out, const std::int64_t channels) {
@@ -154,7 +156,7 @@ __global__ void publish_statistics(const Slot mean, const Slot var, const Finish
   if (c < channels) out.publish(c, mean.get(c), var.get(c));
 }
 
-/// Adds one where there is no channel that could do it on the way.
+/// Adds one where no channel can do it on the way.
 __global__ void count_batch(std::int64_t* batches) { ++*batches; }
 
 struct ParameterGradients {
@@ -208,6 +210,7 @@ void run_statistics(const Context& ctx, const ConstView& x, Finish out) {
     finish_statistics<accum_t<T>>
         <<<finish_blocks(w.c), dim3(kColumns, kParts), 0, stream>>>(memory.as<double2>(), w, groups, out);
   });
+  if (out.cumulative) count_batch<<<1, 1, 0, stream>>>(out.batches);
   check_launch("batch_norm");
 }
 
@@ -305,6 +308,7 @@ void batch_norm_forward(const Context& ctx, View y, View mean, View inv_std, Vie
     out.running_var = Slot(running_var);
   }
   if (options.batches_tracked.defined()) out.batches = options.batches_tracked.as<std::int64_t>();
+  out.cumulative = options.cumulative;
   out.momentum = momentum;
   out.eps = options.eps;
   run_statistics(ctx, x, out);

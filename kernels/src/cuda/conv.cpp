@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <mutex>
 
 #include "../copy_impl.hpp"
@@ -113,12 +112,6 @@ bool run_in(const Context& ctx, Problem p, MemoryFormat format) {
   return true;
 }
 
-void add_bias(const Context& ctx, const View& y, ConstView bias) {
-  bias.sizes = {1, y.size(1), 1, 1};
-  bias.strides = {0, 1, 0, 0};
-  cuda::binary(ctx, y, y, bias, BinaryOp::add);
-}
-
 /// False when cuDNN computes this in no layout.
 bool run(const Context& ctx, const Problem& p) {
   const MemoryFormat first = best_format(p);
@@ -126,7 +119,10 @@ bool run(const Context& ctx, const Problem& p) {
   Problem plain = p;
   plain.bias = {};
   if (!run_in(ctx, plain, first) && !run_in(ctx, plain, first == kRow ? kLast : kRow)) return false;
-  if (p.bias.defined()) add_bias(ctx, writable(p.y), p.bias);
+  if (p.bias.defined()) {
+    const View result = writable(plain.output());
+    cuda::binary(ctx, result, result, along_channels(p.bias), BinaryOp::add);
+  }
   return true;
 }
 
@@ -166,19 +162,17 @@ double time_of(const Context& ctx, F&& attempt) {
 
 /// Folded unless timing, where it is allowed, has shown the plain way to be faster.
 bool run_stem(const Context& ctx, const Problem& p) {
-  static auto& guard = *new std::mutex;
-  static auto& plain_is_faster = *new std::map<cudnn::ConvKey, bool>;
+  static auto& timing = *new std::mutex;  // one thread times at a time
   const auto key = key_of(ctx, p, kLast);
-  const std::lock_guard lock(guard);
-  auto at = plain_is_faster.find(key);
-  if (at == plain_is_faster.end() && plan_choice() == PlanChoice::timed && !deterministic() &&
-      !apex::cuda::capturing(ctx)) {
+  const std::lock_guard lock(timing);
+  auto plain_first = cudnn::plain_stem_is_faster(ctx, key);
+  if (!plain_first && plan_choice() == PlanChoice::timed && !deterministic() && !apex::cuda::capturing(ctx)) {
     const double plain = time_of(ctx, [&] { return run(ctx, p); }),
                  folded = time_of(ctx, [&] { return run_folded(ctx, p); });
-    at = plain_is_faster.emplace(key, plain >= 0 && (folded < 0 || plain < folded)).first;
+    plain_first = plain >= 0 && (folded < 0 || plain < folded);
+    cudnn::keep_plain_stem_is_faster(key, *plain_first);
   }
-  const bool plain_first = at != plain_is_faster.end() && at->second;
-  if (plain_first && run(ctx, p)) return true;
+  if (plain_first.value_or(false) && run(ctx, p)) return true;
   return run_folded(ctx, p) || run(ctx, p);
 }
 
@@ -202,11 +196,15 @@ void conv2d_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstV
   direct::forward(ctx, y, x, w, bias, options);
 }
 
-void conv2d_backward_data(const Context& ctx, View dx, ConstView dy, ConstView w, const Conv2dOptions& options) {
+void conv2d_backward_data(const Context& ctx, View dx, ConstView dy, ConstView w, ConstView bias,
+                          const Conv2dOptions& options) {
   if (dx.numel() == 0) return;
-  if (dy.numel() == 0) return fill(ctx, dx, 0.0);
-  if (dx.dtype != DType::f64 && run(ctx, {Pass::data, dx, w, dy, {}, options})) return;
-  direct::backward_data(ctx, dx, dy, w, options);
+  if (dy.numel() == 0) {
+    if (bias.defined()) return copy(ctx, dx, along_channels(bias));
+    return fill(ctx, dx, 0.0);
+  }
+  if (dx.dtype != DType::f64 && run(ctx, {Pass::data, dx, w, dy, bias, options})) return;
+  direct::backward_data(ctx, dx, dy, w, bias, options);
 }
 
 void conv2d_backward_weight(const Context& ctx, View dw, View db, ConstView dy, ConstView x,

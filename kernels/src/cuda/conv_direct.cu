@@ -199,8 +199,9 @@ __global__ void __launch_bounds__(kThreads) product(const Geometry g, const Oper
         in.out[y_group + at.a * g.ys.v[0] + row * g.ys.v[1] + at.b * g.ys.v[2] + at.c * g.ys.v[3]] =
             store<N>(sum[p][q] + bias);
       } else if constexpr (P == Pass::data) {
+        const A bias = in.bias == nullptr ? A(0) : load(in.bias[group * g.c + row]);
         in.out[x_group + at.a * g.xs.v[0] + row * g.xs.v[1] + at.b * g.xs.v[2] + at.c * g.xs.v[3]] =
-            store<N>(sum[p][q]);
+            store<N>(sum[p][q] + bias);
       } else if (in.partial != nullptr) {
         in.partial[((slice * g.groups + group) * g.rows + row) * g.cols + col] = sum[p][q];
       } else {
@@ -256,14 +257,19 @@ void forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bia
   });
 }
 
-void backward_data(const Context& ctx, View dx, ConstView dy, ConstView w, const Conv2dOptions& options) {
+void backward_data(const Context& ctx, View dx, ConstView dy, ConstView w, ConstView bias,
+                   const Conv2dOptions& options) {
   Geometry g(dx, w, dy, options);
   cut(g, g.c, g.n * g.h * g.w, g.k * g.r * g.s);
   visit_floating(dx.dtype, "conv2d_backward", [&]<class T>() {
     using N = native_t<T>;
-    launch<Pass::data, N>(
-        ctx, g,
-        {.x = nullptr, .w = w.as<N>(), .dy = dy.as<N>(), .bias = nullptr, .out = dx.as<N>(), .partial = nullptr});
+    launch<Pass::data, N>(ctx, g,
+                          {.x = nullptr,
+                           .w = w.as<N>(),
+                           .dy = dy.as<N>(),
+                           .bias = bias.defined() ? bias.as<N>() : nullptr,
+                           .out = dx.as<N>(),
+                           .partial = nullptr});
   });
 }
 

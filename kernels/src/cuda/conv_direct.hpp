@@ -10,7 +10,8 @@
 namespace apex::kernels::cuda::direct {
 
 void forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bias, const Conv2dOptions& options);
-void backward_data(const Context& ctx, View dx, ConstView dy, ConstView w, const Conv2dOptions& options);
+void backward_data(const Context& ctx, View dx, ConstView dy, ConstView w, ConstView bias,
+                   const Conv2dOptions& options);
 void backward_weight(const Context& ctx, View dw, ConstView dy, ConstView x, const Conv2dOptions& options);
 
 }  // namespace apex::kernels::cuda::direct

@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
+#include "../index_faults.hpp"
 #include "cross_entropy.cuh"
 
 namespace apex::kernels::cuda {
@@ -116,6 +117,7 @@ __global__ void __launch_bounds__(kSumThreads)
 void cross_entropy(const Context& ctx, View loss, View lse, ConstView logits, ConstView labels,
                    const CrossEntropyOptions& options) {
   const std::int64_t rows = logits.size(0);
+  check_indices(ctx, {"cross_entropy", "label", logits.size(1), options.ignore_index}, labels);
   const auto stream = stream_of(ctx);
   const bool each = options.reduction == Reduction::none;
   const Rows r{.classes = logits.size(1),

@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
+#include <cmath>
 #include <cstring>
 
 #include "../copy_impl.hpp"
@@ -14,7 +15,32 @@ struct Constant {
   __device__ U operator()() const { return value; }
 };
 
+template <class N>
+__global__ void __launch_bounds__(kMapThreads)
+    arange_kernel(N* out, std::int64_t n, std::int64_t stride, double start, double step, bool whole) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kMapThreads + threadIdx.x;
+  if (i >= n) return;
+  if constexpr (std::is_integral_v<N>) {
+    if (whole) {
+      out[i * stride] = convert<N>(static_cast<std::int64_t>(start) + i * static_cast<std::int64_t>(step));
+      return;
+    }
+  }
+  out[i * stride] = convert<N>(start + static_cast<double>(i) * step);
+}
+
 }  // namespace
+
+void arange(const Context& ctx, View dst, double start, double step) {
+  const std::int64_t n = dst.sizes[0];
+  if (n == 0) return;
+  const bool whole = start == std::trunc(start) && step == std::trunc(step);
+  visit_any(dst.dtype, "arange", [&]<class T>() {
+    arange_kernel<<<static_cast<unsigned>(ceil_div(n, kMapThreads)), kMapThreads, 0, stream_of(ctx)>>>(
+        native<T>(dst), n, dst.strides[0], start, step, whole);
+  });
+  check_launch("arange");
+}
 
 void fill(const Context& ctx, View dst, double value) {
   const auto index = index_of(dst);

@@ -6,17 +6,18 @@
 /// Training state to and from checkpoint files. The file format and the write protocol are apex/io/checkpoint.hpp's.
 ///
 /// Schema (format_version 1):
-///   /                          step, epoch, class_names, and what io adds: format, library_version, world_size,
-///   complete /model                     attribute arch; one dataset per parameter and buffer under its state_dict
-///   name, logical
-///                              order, dtype of state_dict(); attributes kind="parameter"|"buffer", requires_grad
-///   /optimizer/<i>             attribute type; groups/<g>: hyper-parameters as attributes, dataset params (names);
-///                              state/<name>/<key>
-///   /rng                       seed, offset
-///   /amp /scheduler /sampler /ddp /metrics /config    Sections that the caller fills
-/// Parameters are called by the model's names (a leading "module." is dropped), those of no model param_<g>_<i>.
-/// Several models: /model/<label>.<path>. All groups but /metrics and /config are bit-identical between equal runs, so
-/// times and paths belong there.
+/// ```
+/// /                 step, epoch, class_names, and what io adds: format, library_version, world_size, complete
+/// /model            attribute arch; one dataset per parameter and buffer under its state_dict name, in logical
+///                   order, dtype of state_dict(); attributes kind="parameter"|"buffer", requires_grad
+/// /optimizer/<i>    attribute type; groups/<g>: hyper-parameters as attributes, dataset params (names);
+///                   state/<name>/<key>
+/// /rng              seed, offset
+/// /amp /scheduler /sampler /ddp /metrics /config    Sections that the caller fills
+/// ```
+/// Parameters are called by the model's names (a leading "module." is dropped), those of no model `param_<g>_<i>`.
+/// Several models: `/model/<label>.<path>`. All groups but /metrics and /config are bit-identical between equal runs,
+/// so times and paths belong there.
 
 #include <cstdint>
 #include <filesystem>

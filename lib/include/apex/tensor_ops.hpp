@@ -13,6 +13,9 @@ Tensor ones(const Dims& sizes, DType dtype = DType::f32, Device device = kCpu,
             MemoryFormat format = MemoryFormat::contiguous);
 Tensor full(const Dims& sizes, double value, DType dtype = DType::f32, Device device = kCpu,
             MemoryFormat format = MemoryFormat::contiguous);
+/// start, start + step, ...: `count` numbers. @throws Kind::argument for a negative count
+Tensor arange(std::int64_t count, DType dtype = DType::i64, Device device = kCpu, double start = 0.0,
+              double step = 1.0);
 /// The strides of `like` where it is dense.
 Tensor zeros_like(const Tensor& like);
 Tensor ones_like(const Tensor& like);

@@ -40,7 +40,8 @@ std::vector<std::vector<std::string>> names_in(const optimizers::Optimizer& opti
     auto& list = result.emplace_back();
     for (std::size_t i = 0; i < group.params.size(); ++i) {
       const auto found = names.find(group.params[i].id());
-      list.push_back(found != names.end() ? found->second : concat("param_", result.size() - 1, '_', i));
+      list.push_back(found != names.end() ? found->second
+                                          : "param_" + std::to_string(result.size() - 1) + '_' + std::to_string(i));
     }
   }
   return result;

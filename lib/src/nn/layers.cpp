@@ -3,6 +3,7 @@
 #include "apex/nn/layers.hpp"
 
 #include <cmath>
+#include <type_traits>
 
 #include "apex/tensor_ops.hpp"
 
@@ -13,24 +14,36 @@ namespace {
 /// +-1 / sqrt(fan_in): what kaiming_uniform with slope sqrt(5) comes to, used for weight and bias alike.
 double default_bound(const Tensor& weight) { return 1.0 / std::sqrt(static_cast<double>(init::fans(weight).in)); }
 
-void check_conv(const Conv2d::Options& o) {
-  if (o.in_channels < 1 || o.out_channels < 1 || o.groups < 1 || o.kernel[0] < 1 || o.kernel[1] < 1)
-    fail(Kind::argument,
-         concat("Conv2d: ", o.in_channels, " to ", o.out_channels, " channels in ", o.groups,
-                " groups with a kernel of ", o.kernel[0], " x ", o.kernel[1], "; all must be positive"));
+/// The options that all kinds of convolution share; sizes along one dimension, or along both.
+template <class Options>
+void check_conv(const char* kind, const Options& o) {
+  const auto all = [](const auto& sizes, std::int64_t least) {
+    if constexpr (std::is_integral_v<std::remove_cvref_t<decltype(sizes)>>)
+      return sizes >= least;
+    else
+      return sizes[0] >= least && sizes[1] >= least;
+  };
+  const auto text = [](const auto& sizes) {
+    if constexpr (std::is_integral_v<std::remove_cvref_t<decltype(sizes)>>)
+      return concat(sizes);
+    else
+      return concat(sizes[0], " x ", sizes[1]);
+  };
+  if (o.in_channels < 1 || o.out_channels < 1 || o.groups < 1 || !all(o.kernel, 1))
+    fail(Kind::argument, concat(kind, ": ", o.in_channels, " to ", o.out_channels, " channels in ", o.groups,
+                                " groups with a kernel of ", text(o.kernel), "; all must be positive"));
   if (o.in_channels % o.groups != 0 || o.out_channels % o.groups != 0)
     fail(Kind::argument,
-         concat("Conv2d: ", o.groups, " groups do not divide ", o.in_channels, " and ", o.out_channels, " channels"));
-  for (int i = 0; i < 2; ++i)
-    if (o.stride[i] < 1 || o.padding[i] < 0 || o.dilation[i] < 1)
-      fail(Kind::argument, concat("Conv2d: stride ", o.stride[i], " and dilation ", o.dilation[i],
-                                  " must be positive and padding ", o.padding[i], " not negative"));
+         concat(kind, ": ", o.groups, " groups do not divide ", o.in_channels, " and ", o.out_channels, " channels"));
+  if (!all(o.stride, 1) || !all(o.padding, 0) || !all(o.dilation, 1))
+    fail(Kind::argument, concat(kind, ": stride ", text(o.stride), " and dilation ", text(o.dilation),
+                                " must be positive and padding ", text(o.padding), " not negative"));
 }
 
 }  // namespace
 
 Conv2d::Conv2d(const Options& options, Generator& generator) : options_(options) {
-  check_conv(options);
+  check_conv("Conv2d", options);
   weight_ = register_parameter("weight", empty({options.out_channels, options.in_channels / options.groups,
                                                 options.kernel[0], options.kernel[1]}));
   const double bound = default_bound(weight_);
@@ -42,6 +55,51 @@ Conv2d::Conv2d(const Options& options, Generator& generator) : options_(options)
 
 Tensor Conv2d::forward(const Tensor& x) {
   return functional::conv2d(x, weight_, bias_,
+                            {.stride = options_.stride,
+                             .padding = options_.padding,
+                             .dilation = options_.dilation,
+                             .groups = options_.groups});
+}
+
+ConvTranspose2d::ConvTranspose2d(const Options& options, Generator& generator) : options_(options) {
+  check_conv("ConvTranspose2d", options);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::int64_t more = options.output_padding[i];
+    if (more < 0 || (more >= options.stride[i] && more >= options.dilation[i]))
+      fail(Kind::argument, concat("ConvTranspose2d: output_padding ", more, " is not at least 0 and less than stride ",
+                                  options.stride[i], " or dilation ", options.dilation[i]));
+  }
+  weight_ = register_parameter("weight", empty({options.in_channels, options.out_channels / options.groups,
+                                                options.kernel[0], options.kernel[1]}));
+  const double bound = default_bound(weight_);
+  if (options.draw) init::uniform(weight_, -bound, bound, generator);
+  if (!options.bias) return;
+  bias_ = register_parameter("bias", empty({options.out_channels}));
+  if (options.draw) init::uniform(bias_, -bound, bound, generator);
+}
+
+Tensor ConvTranspose2d::forward(const Tensor& x) {
+  return functional::conv_transpose2d(x, weight_, bias_,
+                                      {.stride = options_.stride,
+                                       .padding = options_.padding,
+                                       .output_padding = options_.output_padding,
+                                       .dilation = options_.dilation,
+                                       .groups = options_.groups});
+}
+
+Conv1d::Conv1d(const Options& options, Generator& generator) : options_(options) {
+  check_conv("Conv1d", options);
+  weight_ =
+      register_parameter("weight", empty({options.out_channels, options.in_channels / options.groups, options.kernel}));
+  const double bound = default_bound(weight_);
+  init::uniform(weight_, -bound, bound, generator);
+  if (!options.bias) return;
+  bias_ = register_parameter("bias", empty({options.out_channels}));
+  init::uniform(bias_, -bound, bound, generator);
+}
+
+Tensor Conv1d::forward(const Tensor& x) {
+  return functional::conv1d(x, weight_, bias_,
                             {.stride = options_.stride,
                              .padding = options_.padding,
                              .dilation = options_.dilation,
@@ -61,19 +119,33 @@ Linear::Linear(std::int64_t in_features, std::int64_t out_features, bool bias, G
 
 Tensor Linear::forward(const Tensor& x) { return functional::linear(x, weight_, bias_); }
 
+Embedding::Embedding(std::int64_t entries, std::int64_t features, std::optional<std::int64_t> padding_idx,
+                     Generator& generator)
+    : padding_idx_(padding_idx) {
+  if (entries < 1 || features < 1)
+    fail(Kind::argument, concat("Embedding: ", entries, " entries of ", features, " features; both must be positive"));
+  if (padding_idx_ && *padding_idx_ < 0) *padding_idx_ += entries;
+  if (padding_idx_ && (*padding_idx_ < 0 || *padding_idx_ >= entries))
+    fail(Kind::argument, concat("Embedding: padding_idx ", *padding_idx, " is outside of ", entries, " entries"));
+  weight_ = register_parameter("weight", empty({entries, features}));
+  init::normal(weight_, 0.0, 1.0, generator);
+  if (padding_idx_) init::constant(views::select(weight_, 0, *padding_idx_), 0.0);
+}
+
+Tensor Embedding::forward(const Tensor& indices) { return functional::embedding(indices, weight_, padding_idx_); }
+
 namespace {
-void check_momentum(std::optional<double> momentum) {
+void check_momentum(const char* kind, std::optional<double> momentum) {
   if (momentum && !(*momentum >= 0.0 && *momentum <= 1.0))
-    fail(Kind::argument, concat("BatchNorm2d: momentum ", *momentum, " is not in [0, 1]"));
+    fail(Kind::argument, concat(kind, ": momentum ", *momentum, " is not in [0, 1]"));
 }
 }  // namespace
 
-BatchNorm2d::BatchNorm2d(std::int64_t num_features, const Options& options)
-    : features_(num_features), options_(options) {
-  if (num_features < 1)
-    fail(Kind::argument, concat("BatchNorm2d: ", num_features, " features; at least one is needed"));
-  if (!(options.eps > 0.0)) fail(Kind::argument, concat("BatchNorm2d: eps ", options.eps, " must be positive"));
-  check_momentum(options.momentum);
+BatchNorm::BatchNorm(const char* kind, int least, int most, std::int64_t num_features, const Options& options)
+    : kind_(kind), least_(least), most_(most), features_(num_features), options_(options) {
+  if (num_features < 1) fail(Kind::argument, concat(kind, ": ", num_features, " features; at least one is needed"));
+  if (!(options.eps > 0.0)) fail(Kind::argument, concat(kind, ": eps ", options.eps, " must be positive"));
+  check_momentum(kind, options.momentum);
   if (options.affine) {
     weight_ = register_parameter("weight", ones({num_features}));
     bias_ = register_parameter("bias", zeros({num_features}));
@@ -85,12 +157,15 @@ BatchNorm2d::BatchNorm2d(std::int64_t num_features, const Options& options)
   }
 }
 
-void BatchNorm2d::set_momentum(std::optional<double> momentum) {
-  check_momentum(momentum);
+void BatchNorm::set_momentum(std::optional<double> momentum) {
+  check_momentum(kind_, momentum);
   options_.momentum = momentum;
 }
 
-functional::BatchNormArguments BatchNorm2d::arguments() const {
+functional::BatchNormArguments BatchNorm::arguments(const Tensor& x) const {
+  if (x.defined() && (x.dim() < least_ || x.dim() > most_))
+    fail(Kind::argument, concat(kind_, ": x of sizes ", x.sizes(), " has rank ", x.dim(), ", wanted ", least_,
+                                least_ == most_ ? std::string() : concat(" to ", most_)));
   const bool tracking = options_.track_running_stats;
   functional::BatchNormArguments a{.weight = weight_, .bias = bias_, .eps = options_.eps};
   a.training = !tracking || (is_training() && !frozen_);
@@ -99,14 +174,14 @@ functional::BatchNormArguments BatchNorm2d::arguments() const {
   a.running_var = running_var_;
   if (!a.training) return a;
   a.num_batches_tracked = num_batches_tracked_;
-  a.momentum = options_.momentum ? *options_.momentum : 1.0 / (num_batches_tracked_.item() + 1.0);
+  a.momentum = options_.momentum;
   return a;
 }
 
-Tensor BatchNorm2d::forward(const Tensor& x) { return functional::batch_norm(x, arguments()); }
-Tensor BatchNorm2d::forward_relu(const Tensor& x) { return functional::batch_norm_relu(x, arguments()); }
-Tensor BatchNorm2d::forward_add_relu(const Tensor& x, const Tensor& residual) {
-  return functional::batch_norm_add_relu(x, residual, arguments());
+Tensor BatchNorm::forward(const Tensor& x) { return functional::batch_norm(x, arguments(x)); }
+Tensor BatchNorm::forward_relu(const Tensor& x) { return functional::batch_norm_relu(x, arguments(x)); }
+Tensor BatchNorm::forward_add_relu(const Tensor& x, const Tensor& residual) {
+  return functional::batch_norm_add_relu(x, residual, arguments(x));
 }
 
 Tensor ReLU::forward(const Tensor& x) { return functional::relu(x); }

@@ -308,7 +308,7 @@ struct DistributedDataParallel::Impl {
     const Tensor wire = empty({static_cast<std::int64_t>(flags.size())}, DType::u8);
     auto* bytes = wire.data<std::uint8_t>();
     for (std::size_t i = 0; i < flags.size(); ++i) bytes[i] = flags[i];
-    group.all_reduce(wire, dist::ReduceOp::max, "gradients that exist").wait();
+    group.in_stream().all_reduce(wire, dist::ReduceOp::max, "gradients that exist").wait();
     std::vector<bool> any(flags.size());
     for (std::size_t i = 0; i < flags.size(); ++i) any[i] = bytes[i] != 0;
     return any;

@@ -126,12 +126,12 @@ void broadcast_coalesced(const std::vector<Tensor>& tensors, int root, const dis
         const Tensor flat =
             empty({static_cast<std::int64_t>(bytes / size_of(key.second))}, key.second, piece[0].device());
         if (group.rank() == root) kernels::flatten(flat.context(), flat.view(), views_of<ConstView>(piece));
-        group.broadcast(flat, root, dist::Label(label)).wait();
+        group.in_stream().broadcast(flat, root, dist::Label(label)).wait();
         if (group.rank() != root) kernels::unflatten(flat.context(), views_of<View>(piece), flat.view());
         continue;
       }
       const Tensor flat = flatten(piece);
-      group.broadcast(flat, root, dist::Label(label)).wait();
+      group.in_stream().broadcast(flat, root, dist::Label(label)).wait();
       const auto parts = unflatten(flat, piece);
       if (group.rank() != root)
         for (std::size_t i = 0; i < parts.size(); ++i) kernels::copy(flat.context(), piece[i].view(), parts[i].view());

@@ -41,7 +41,7 @@ void Reducer::reduce() {
     const auto parameters = module_->parameters();
     const Tensor used = zeros({static_cast<std::int64_t>(parameters.size())}, DType::u8);
     for (std::size_t i = 0; i < parameters.size(); ++i) used.data<std::uint8_t>()[i] = grad(parameters[i]).defined();
-    group_.all_reduce(used, dist::ReduceOp::max, "gradients that exist").wait();
+    group_.in_stream().all_reduce(used, dist::ReduceOp::max, "gradients that exist").wait();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (used.data<std::uint8_t>()[i] == 0) continue;
       if (!grad(parameters[i]).defined()) set_grad(parameters[i], zeros_like(parameters[i]));
@@ -56,7 +56,7 @@ void Reducer::reduce() {
     for (const Tensor& t : targets)
       if (t.dtype() == dtype) list.push_back(t);
     const Tensor flat = flatten(list);
-    group_.all_reduce(flat, dist::ReduceOp::avg, "reducer").wait();
+    group_.in_stream().all_reduce(flat, dist::ReduceOp::avg, "reducer").wait();
     const auto parts = unflatten(flat, list);
     for (std::size_t i = 0; i < list.size(); ++i)
       if (list[i].numel() > 0) kernels::copy(flat.context(), list[i].view(), parts[i].view());

@@ -72,9 +72,13 @@ void declare(OptionSet& set, TrainOptions& o) {
   set.text("checkpoint-dir", o.checkpoint_dir, "where step_<n>.h5, LATEST and BEST are kept");
   set.text("checkpoint-every", o.checkpoint_every, "N, Nsteps or Nepochs; 0: only when a signal asks");
   set.integer("keep", o.keep, "checkpoints to keep besides the best; 0: all", 0);
-  set.choice("verify-checkpoint", o.verify_checkpoint, {"full", "sample", "none"}, "read back after writing");
+  set.choice("verify-checkpoint", o.verify_checkpoint, {"full", "sample", "none"},
+             "read back after writing; on a resume all is checked first, with none only what is read");
+  set.choice("checkpoint-failure", o.checkpoint_failure, {"stop", "warn"},
+             "what a checkpoint that cannot be written does to the run; the last one of a run always stops it");
   set.text("resume", o.resume,
-           "a checkpoint file, a directory of them, or auto (the checkpoint directory, if it has any)");
+           "a checkpoint file, a directory of them, auto (the newest of the checkpoint directory, if it has any) or "
+           "best (the one with the best validation)");
 
   set.heading("Cluster");
   set.choice("signal", o.signal, {"USR1", "USR2", "TERM", "none"}, "the signal that asks for a checkpoint and an end");
@@ -115,6 +119,8 @@ void check(const OptionSet& set, const TrainOptions& o) {
   if (scale != 1 && dtype != DType::f16)
     throw UsageError(concat("--loss-scale: ", o.loss_scale, " is for --dtype f16; ", o.dtype, " needs none"));
   if (o.plan_cache.empty()) throw UsageError("--plan-cache: a file, auto or none is needed");
+  if (o.plan_cache != "auto" && o.plan_cache != "none" && (!has_cuda || o.device == "cpu"))
+    throw UsageError("--plan-cache keeps plans of a GPU; this run has none");
   if (o.sync_bn) throw UsageError("--sync_bn: synchronised batch norm is not there yet");
   if (set.was_given("message-size") && set.was_given("bucket-cap-mb"))
     throw UsageError("--message-size and --bucket-cap-mb exclude each other");

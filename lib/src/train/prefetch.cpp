@@ -11,8 +11,36 @@
 #ifdef APEX_HAS_CUDA
 #include "apex/core/cuda.hpp"
 #endif
+#ifdef APEX_HAS_NVJPEG
+#include "cuda/nvjpeg_decoder.hpp"
+#endif
 
 namespace apex::train {
+namespace {
+
+[[noreturn, maybe_unused]] void throw_no_decoder(Device device) {
+  fail(Kind::unsupported,
+       device.is_cuda() ? std::string("JPEG files stay encoded, but this build has no nvJPEG to decode them on a GPU; "
+                                      "configure where it is found (APEX_ENABLE_NVJPEG=ON), or decode on the CPU")
+                        : concat("JPEG files stay encoded, but batches go to the ", device, ", which decodes none"));
+}
+
+}  // namespace
+
+std::string gpu_decoder() {
+#ifdef APEX_HAS_NVJPEG
+  return NvjpegDecoder::version();
+#else
+  return {};
+#endif
+}
+
+std::function<bool(const io::JpegInfo&)> gpu_decodes(Device device) {
+#ifdef APEX_HAS_NVJPEG
+  if (device.is_cuda()) return &NvjpegDecoder::takes;
+#endif
+  throw_no_decoder(device);
+}
 
 #ifdef APEX_HAS_CUDA
 
@@ -42,19 +70,28 @@ struct Prefetch::Impl {
   struct Buffer {
     Tensor images, labels;
     Tensor host_images, host_labels;
+    std::vector<io::EncodedRow> encoded;
     cuda::Event filled;  // on the copy stream
     cuda::Event free;    // on the compute stream: whoever worked with it is done
   };
 
-  explicit Impl(Device where) : device(where), stream(where) {}
+  Impl(io::Loader& from, Device where)
+      : loader(from), device(where), stream(where, /*high_priority=*/from.leaves_encoded()) {}
   ~Impl();
-  void send(Buffer& buffer, const io::Batch& batch);
+  void send(Buffer& buffer, io::Batch& batch);
+  void decode(Buffer& buffer, io::Batch& batch);
+  void copy_rows(Buffer& buffer);
+
+  io::Loader& loader;
 
   Device device;
   cuda::Stream stream;
   std::array<Buffer, 2> buffers;
   std::size_t turn = 0;
   Buffer* in_use = nullptr;
+#ifdef APEX_HAS_NVJPEG
+  std::unique_ptr<NvjpegDecoder> decoder;
+#endif
 };
 
 Prefetch::Impl::~Impl() {
@@ -65,7 +102,45 @@ Prefetch::Impl::~Impl() {
   }
 }
 
-void Prefetch::Impl::send(Buffer& buffer, const io::Batch& batch) {
+#ifdef APEX_HAS_NVJPEG
+/// Queues the encoded rows. What is refused goes to the loader, after which it is a row like others.
+void Prefetch::Impl::decode(Buffer& buffer, io::Batch& batch) {
+  const Context copy = stream.context();
+  try {
+    for (const auto k : decoder->decode(batch.encoded, buffer.images, [&] { buffer.free.block(copy); }))
+      loader.decode(batch, k);
+  } catch (...) {
+    cuda::synchronize(copy);  // what is queued reads the files' bytes
+    throw;
+  }
+}
+#else
+void Prefetch::Impl::decode(Buffer&, io::Batch&) {}
+#endif
+
+/// Queues the pictures that were not decoded on the device, neighbours in one piece.
+void Prefetch::Impl::copy_rows(Buffer& buffer) {
+  const std::int64_t rows = buffer.images.size(0);
+  const std::size_t row_bytes = rows == 0 ? 0 : buffer.images.bytes() / static_cast<std::size_t>(rows);
+  const auto copy_range = [&](std::int64_t begin, std::int64_t end) {
+    const auto offset = static_cast<std::size_t>(begin) * row_bytes;
+    const auto bytes = static_cast<std::size_t>(end - begin) * row_bytes;
+    if (begin >= end || bytes == 0) return;
+    APEX_CHECK(cudaMemcpyAsync(static_cast<char*>(buffer.images.raw_data()) + offset,
+                               static_cast<const char*>(buffer.host_images.raw_data()) + offset, bytes,
+                               cudaMemcpyHostToDevice, stream.get()));
+  };
+  std::int64_t next = 0;
+  for (const auto& row : buffer.encoded) {
+    if (row.bytes.empty()) continue;
+    copy_range(next, row.row);
+    next = row.row + 1;
+  }
+  copy_range(next, rows);
+  buffer.images.raise_version();
+}
+
+void Prefetch::Impl::send(Buffer& buffer, io::Batch& batch) {
   const Context compute = Context::current(device), copy = stream.context();
   while (!buffer.filled.passed())  // two batches ago: its host memory is about to go back
     std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -80,17 +155,18 @@ void Prefetch::Impl::send(Buffer& buffer, const io::Batch& batch) {
   };
   fit(buffer.images, batch.images);
   fit(buffer.labels, batch.labels);
+  if (batch.encoded.empty())
+    buffer.free.block(copy);
+  else
+    decode(buffer, batch);
   buffer.host_images = page_locked(batch.images);
   buffer.host_labels = page_locked(batch.labels);
-  buffer.free.block(copy);
-  const auto enqueue = [&](const Tensor& there, const Tensor& here) {
-    if (here.bytes() == 0) return;
-    APEX_CHECK(cudaMemcpyAsync(there.raw_data(), here.raw_data(), here.bytes(), cudaMemcpyHostToDevice,
-                               cuda::stream_of(copy)));
-    there.raise_version();
-  };
-  enqueue(buffer.images, buffer.host_images);
-  enqueue(buffer.labels, buffer.host_labels);
+  buffer.encoded = std::move(batch.encoded);
+  copy_rows(buffer);
+  if (buffer.labels.bytes() > 0)
+    APEX_CHECK(cudaMemcpyAsync(buffer.labels.raw_data(), buffer.host_labels.raw_data(), buffer.labels.bytes(),
+                               cudaMemcpyHostToDevice, stream.get()));
+  buffer.labels.raise_version();
   buffer.filled.record(copy);
   buffer.filled.block(compute);
 }
@@ -104,9 +180,17 @@ std::function<std::shared_ptr<Storage>(std::size_t)> batch_memory(Device device)
 }
 
 Prefetch::Prefetch(io::Loader& loader, Device device) : loader_(loader) {
-  if (!device.is_cuda()) return;
+  if (!device.is_cuda()) {
+    if (loader.leaves_encoded()) throw_no_decoder(device);
+    return;
+  }
   static_cast<void>(Context::current(device));  // events belong to the thread's device
-  impl_ = std::make_unique<Impl>(device);
+  impl_ = std::make_unique<Impl>(loader, device);
+#ifdef APEX_HAS_NVJPEG
+  if (loader.leaves_encoded()) impl_->decoder = std::make_unique<NvjpegDecoder>(impl_->stream.context());
+#else
+  if (loader.leaves_encoded()) throw_no_decoder(device);
+#endif
 }
 
 std::optional<io::Batch> Prefetch::next() {
@@ -134,6 +218,7 @@ std::function<std::shared_ptr<Storage>(std::size_t)> batch_memory(Device device)
 
 Prefetch::Prefetch(io::Loader& loader, Device device) : loader_(loader) {
   if (device.is_cuda()) throw_not_built("Prefetch", device);
+  if (loader.leaves_encoded()) throw_no_decoder(device);
 }
 
 std::optional<io::Batch> Prefetch::next() { return loader_.next(); }

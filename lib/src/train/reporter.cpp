@@ -85,7 +85,24 @@ Reporter::Reporter(const TrainOptions& options, std::vector<std::string> metric_
   }
   if (!options.tensorboard.empty())
     tensorboard_ = std::make_unique<io::TensorBoardWriter>(
-        options.tensorboard, start_step == kAppend ? 0 : std::max<std::int64_t>(start_step, 0));
+        options.tensorboard,
+        start_step == kAppend ? std::nullopt : std::optional(std::max<std::int64_t>(start_step + 1, 0)));
+}
+
+void Reporter::configuration(const std::vector<EffectiveOption>& options, std::int64_t step) {
+  if (!tensorboard_) return;
+  const auto cell = [](std::string text) {
+    for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.insert(at, "\\");
+    return text;
+  };
+  std::string table = "| option | value | from |\n| --- | --- | --- |\n";
+  io::TensorBoardWriter::Hyperparameters values;
+  for (const auto& o : options) {
+    table += concat("| ", o.name, " | ", cell(o.value), " | ", cell(o.origin), " |\n");
+    values.emplace_back(o.name, o.value);
+  }
+  tensorboard_->text("configuration", table, step);
+  tensorboard_->hparams(values);
 }
 
 void Reporter::reset(Meters& meters) const {
@@ -224,6 +241,7 @@ void Reporter::summary(const Summary& s) {
   }
 #endif
   if (metrics_) metrics_->write(s.step, "summary", fields);
+  if (tensorboard_ && s.finished) tensorboard_->end(true);
 }
 
 }  // namespace apex::train

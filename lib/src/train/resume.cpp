@@ -38,14 +38,14 @@ void claim(const fs::path& directory) {
 
 /// A run may only go on in a directory whose newest checkpoint it starts from: older files of its own would be
 /// overwritten or taken for newer ones, and those of another run would be mixed with its own.
-void refuse_to_mix(const io::CheckpointFile& from, std::int64_t newest, const TrainOptions& o) {
+void refuse_to_mix(const io::CheckpointFile& from, std::int64_t newest, const TrainOptions& o, bool one_file) {
   std::error_code ignored;
   const bool at_home =
       fs::equivalent(from.path().parent_path().empty() ? "." : from.path().parent_path(), o.checkpoint_dir, ignored);
   if (!at_home)
     fail(Kind::data, concat("'", o.checkpoint_dir, "' holds checkpoints of another run, up to step ", newest,
                             "; to go on from '", from.path().string(), "' give another --checkpoint-dir"));
-  if (fs::is_regular_file(o.resume) && newest > from.step())
+  if (one_file && newest > from.step())
     fail(Kind::data,
          concat("'", o.checkpoint_dir, "' holds checkpoints up to step ", newest, ", beyond step ", from.step(),
                 " of '", from.path().string(), "'; move them away, or give another --checkpoint-dir"));
@@ -55,13 +55,22 @@ void refuse_to_mix(const io::CheckpointFile& from, std::int64_t newest, const Tr
 fs::path look(const TrainOptions& o) {
   const fs::path directory = o.checkpoint_dir;
   const auto there = io::list_checkpoints(directory);
-  if (!o.resume.empty() && o.resume != "auto") {
-    if (!fs::exists(o.resume)) fail(Kind::data, concat("--resume: no checkpoint found at '", o.resume, "'"));
-    const auto file = io::open_checkpoint(o.resume);
-    if (!o.evaluate && !there.empty()) refuse_to_mix(file, there.back().step, o);
+  // Every dataset is checked once more when it is read, but then it is too late to take an older file.
+  const auto verify = o.verify_checkpoint == "none" ? io::Verify::none : io::Verify::full;
+  if (o.resume == "best") {
+    const auto best = io::best_checkpoint(directory);
+    if (!best) fail(Kind::data, concat("--resume best: '", o.checkpoint_dir, "' has no BEST that names a checkpoint"));
+    const auto file = io::open_checkpoint(*best, verify);
+    if (!o.evaluate) refuse_to_mix(file, there.back().step, o, true);
     return file.path();
   }
-  if (o.resume == "auto") return there.empty() ? fs::path() : io::open_checkpoint(directory).path();
+  if (!o.resume.empty() && o.resume != "auto") {
+    if (!fs::exists(o.resume)) fail(Kind::data, concat("--resume: no checkpoint found at '", o.resume, "'"));
+    const auto file = io::open_checkpoint(o.resume, verify);
+    if (!o.evaluate && !there.empty()) refuse_to_mix(file, there.back().step, o, fs::is_regular_file(o.resume));
+    return file.path();
+  }
+  if (o.resume == "auto") return there.empty() ? fs::path() : io::open_checkpoint(directory, verify).path();
   if (!there.empty() && !o.evaluate)
     fail(Kind::data, concat("'", o.checkpoint_dir, "' holds checkpoints of another run, up to step ", there.back().step,
                             "; give --resume auto to go on with it, or another --checkpoint-dir"));

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <sstream>
 
 #include "apex/kernels/backend.hpp"
 
@@ -28,13 +27,6 @@ int processors_of_this_rank(const dist::Session& session) {
 
 /// Options that may differ between ranks: what a launcher tells each of them apart by.
 bool may_differ(const std::string& name) { return name == "local-rank"; }
-
-std::string as_lines(const std::vector<EffectiveOption>& configuration) {
-  std::string out;
-  for (const auto& o : configuration)
-    if (!may_differ(o.name)) out += o.name + '=' + o.value + '\n';
-  return out;
-}
 
 }  // namespace
 
@@ -97,15 +89,10 @@ int apply_threads(const TrainOptions& options, const dist::Session& session) {
 }
 
 void check_same_configuration(const dist::ProcessGroup& world, const std::vector<EffectiveOption>& configuration) {
-  const auto all = world.all_gather(as_lines(configuration), "configuration");
-  for (std::size_t r = 1; r < all.size(); ++r) {
-    if (all[r] == all[0]) continue;
-    std::istringstream first(all[0]), other(all[r]);
-    std::string a, b, differing;
-    while (std::getline(first, a) && std::getline(other, b))
-      if (a != b) differing += concat(differing.empty() ? "" : ", ", a, " on rank 0 and ", b, " on rank ", r);
-    fail(Kind::argument, concat("ranks were started with different options: ", differing));
-  }
+  Facts facts = program_facts();
+  for (const auto& option : configuration)
+    if (!may_differ(option.name)) facts.emplace_back("--" + option.name, option.value);
+  check_same(world, "ranks were started differently", facts, Kind::argument);
 }
 
 std::string describe(const std::vector<EffectiveOption>& configuration) {

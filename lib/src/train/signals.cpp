@@ -20,7 +20,10 @@ extern "C" void note_signal(int number) {
 
 StopSignals::StopSignals(const std::vector<int>& signals) : signals_(signals) {
   std::signal(SIGPIPE, SIG_IGN);  // whoever read our output may go; training goes on
+  sigset_t wanted;
+  sigemptyset(&wanted);
   for (const int number : signals_) {
+    sigaddset(&wanted, number);
     struct sigaction action {};
     action.sa_handler = note_signal;
     action.sa_flags = SA_RESTART;
@@ -28,6 +31,7 @@ StopSignals::StopSignals(const std::vector<int>& signals) : signals_(signals) {
     if (sigaction(number, &action, nullptr) != 0)
       fail(Kind::argument, concat("cannot catch signal ", number, ": ", std::strerror(errno)));
   }
+  pthread_sigmask(SIG_UNBLOCK, &wanted, nullptr);  // a launcher may leave them blocked to whom it starts
 }
 
 StopSignals::~StopSignals() {

@@ -103,6 +103,7 @@ int Trainer::run() {
   const std::int64_t first_step = loaded_from_.empty() ? -1 : position_.step;
   first_step_ = position_.step;
   reporter_ = std::make_unique<Reporter>(parts_.options, parts_.task.metrics(), parts_.session.rank(), first_step);
+  reporter_->configuration(parts_.configuration, position_.step);
   announce();
   if (parts_.options.resume == "auto" && position_.step < total_steps()) note_start();
   End end = End::epoch;
@@ -112,7 +113,7 @@ int Trainer::run() {
     if (end == End::epoch) end = finish_epoch();
   }
   const bool described = saved_position_ == position_;
-  if (!described && (end == End::signal || interval_.count > 0)) save(false);
+  if (!described && (end == End::signal || interval_.count > 0)) save(false, Need::this_one);
   if (parts_.plans != nullptr) parts_.plans->save();
   reporter_->summary({.step = position_.step,
                       .train = train_time_,
@@ -121,7 +122,8 @@ int Trainer::run() {
                       .wall = seconds_since(start),
                       .samples = trained_samples_,
                       .device = device(),
-                      .graph_launches = graph_ ? graph_->launches() : 0});
+                      .graph_launches = graph_ ? graph_->launches() : 0,
+                      .finished = end != End::signal});
   if (end != End::signal) return exit_code::kOk;
   const int caught = StopSignals::caught();
   reporter_->line(concat("=> ", caught ? "signal " + signal_name(caught) : "a signal to another rank",
@@ -216,7 +218,7 @@ Trainer::End Trainer::train_epoch() {
     }
     if (end == End::epoch && checkpoint_due_at_step()) {
       if (settle()) end = End::signal;
-      save(false);
+      save(false, end == End::signal ? Need::this_one : Need::any);
       clock.take();  // counted apart
     }
   }
@@ -236,9 +238,13 @@ bool Trainer::take(const LaggedSums::Result& result) {
   unreported_.pop_front();
   report.sums = result.sums;
   if (!std::isfinite(result.sums[0])) {  // all ranks are here: they hold the same sums
-    const std::string message =
-        concat("the loss is ", result.sums[0] / std::max(result.sums[1], 1.0), " at step ", report.step, " (epoch ",
-               report.epoch, ", iteration ", report.index, "); lower --lr or resume from an earlier checkpoint");
+    const double loss = result.sums[0] / std::max(result.sums[1], 1.0);
+    const std::string message = concat("the loss is ",
+                                       std::isnan(loss) ? "nan"
+                                       : loss > 0       ? "inf"
+                                                        : "-inf",
+                                       " at step ", report.step, " (epoch ", report.epoch, ", iteration ", report.index,
+                                       "); lower --lr or resume from an earlier checkpoint");
     parts_.session.world().agree(false, message, Kind::numerical, "finite loss");
   }
   trained_samples_ += report.sums[1];
@@ -277,7 +283,7 @@ Trainer::End Trainer::finish_epoch() {
   const bool last = position_.epoch >= parts_.options.epochs;
   const bool due = interval_.epochs ? position_.epoch % std::max<std::int64_t>(interval_.count, 1) == 0
                                     : position_.step % std::max<std::int64_t>(interval_.count, 1) == 0;
-  if (interval_.count > 0 && (due || last || improved)) save(improved);
+  if (interval_.count > 0 && (due || last || improved)) save(improved, last ? Need::this_one : Need::any);
   const bool stop = parts_.session.world().all_reduce(static_cast<std::int64_t>(StopSignals::caught() != 0),
                                                       dist::ReduceOp::max, "signal at the end of an epoch") != 0;
   return stop ? End::signal : End::epoch;

@@ -80,7 +80,7 @@ std::string now_utc() {
 
 }  // namespace
 
-void Trainer::save(bool best) {
+void Trainer::save(bool best, Need need) {
   static_cast<void>(settle());  // the last step is reported before; a wish to stop is still there at the next push
   const auto start = std::chrono::steady_clock::now();
   const auto& o = parts_.options;
@@ -112,12 +112,23 @@ void Trainer::save(bool best) {
   contents.class_names = parts_.class_names;
   contents.step = position_.step;
   contents.epoch = position_.epoch;
-  const auto result = checkpoint::save(o.checkpoint_dir, contents,
-                                       {.verify = verify_of(o.verify_checkpoint),
-                                        .keep = static_cast<int>(o.keep),
-                                        .best = best,
-                                        .loaded_from = loaded_from_,
-                                        .group = parts_.session.world()});
+  io::CheckpointWriteResult result;
+  try {
+    result = checkpoint::save(o.checkpoint_dir, contents,
+                              {.verify = verify_of(o.verify_checkpoint),
+                               .keep = static_cast<int>(o.keep),
+                               .best = best,
+                               .loaded_from = loaded_from_,
+                               .group = parts_.session.world()});
+  } catch (const Error& e) {
+    // These are thrown on all ranks together; after any other the ranks may not agree on where they are.
+    const bool agreed = e.kind() == Kind::exhausted || e.kind() == Kind::data || e.kind() == Kind::damaged;
+    if (o.checkpoint_failure != "warn" || need == Need::this_one || !agreed) throw;
+    if (parts_.session.rank() == 0)
+      log_warning(concat("no checkpoint of step ", position_.step, ": ", e.what(), "; training goes on"));
+    checkpoint_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return;
+  }
   saved_position_ = position_;
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   checkpoint_seconds_ += seconds;

@@ -30,10 +30,16 @@ namespace dist {
 /// on the CPU, and where ranks share a GPU. What is issued on it by hand must be ordered, on all ranks alike, with
 /// the collectives of this channel.
 ncclComm_t nccl_comm(const ProcessGroup& group);
-/// The stream that this channel's collectives run on. @throws Kind::state where nccl_comm is null
+/// The stream that this channel's collectives run on, unless they are issued in_stream(). @throws Kind::state where
+/// nccl_comm is null
 Context nccl_stream(const ProcessGroup& group);
 /// "2.28.9", of the library that was loaded.
 std::string nccl_version();
+/// Whether NCCL starts the kernels of several communicators in the order they were issued, as 2.26 and later do unless
+/// NCCL_LAUNCH_ORDER_IMPLICIT=0. If not, kernels that hold the GPU's multiprocessors could wait for each other for
+/// ever; so each collective of the job then waits for the one issued before it, on whatever channel, and all ranks must
+/// use all channels in one order. Known once a Session exists.
+bool nccl_orders_communicators();
 
 }  // namespace dist
 }  // namespace apex

@@ -15,7 +15,8 @@ class Operation;
 /// A collective that was issued: a shared handle. The tensors it works on are kept alive until it is complete; until
 /// then they must be neither read nor written. Dropping the handle does not cancel anything.
 ///
-/// On CUDA it runs on a stream of its channel's own, after what was queued on the current stream when it was issued.
+/// On CUDA it runs on a stream of its channel's own, after what was queued on the current stream when it was issued; or
+/// on the current stream itself (ProcessGroup::in_stream).
 /// Issued while the current stream is captured into a graph it becomes a part of that graph: wait() for it before the
 /// capture ends (that joins the streams); wait_host() and test() throw Kind::state then, finished() stays unset.
 class Work {
@@ -39,11 +40,11 @@ class Work {
   bool test() const;
 
   /// When it was handed over, and when its completion was seen (unset while in flight). On CUDA the latter is the time
-  /// at which the device finished it.
+  /// at which the device finished it (in_stream: at which it had finished the few that were issued together).
   Clock::time_point issued() const;
   std::optional<Clock::time_point> finished() const;
   /// Seconds that wait() made the thread (on CUDA: the stream) stand still; unset until they are known, and for good
-  /// inside a graph. Never waits.
+  /// inside a graph. In_stream it is the collective's own time, known of one in seven. Never waits.
   std::optional<double> exposed_s() const;
 
  private:

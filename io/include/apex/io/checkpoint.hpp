@@ -14,7 +14,10 @@
 ///
 /// so that a reader checks size and metadata before HDF5 parses a byte, and each dataset has attribute `xxh64`: the
 /// XXH64 (seed 0) over the little-endian XXH64s of its 4 MiB blocks. Every byte of the file is under one of the sums.
-/// They find damage, not malice: a file from an untrusted author can carry right sums.
+/// They find damage, not malice: a file from an untrusted author can carry right sums, and what HDF5 then makes of the
+/// metadata is its own affair: 1.10 crashes on some and never comes to an end on others. So open_checkpoint has a child
+/// process read the metadata first, under a limit of CPU time; what kills the child is reported as Kind::damaged. That
+/// keeps a tool or a job alive on any file. It is no sandbox: do not load files of people you do not trust.
 ///
 /// | here                   | in the file                                        | h5py reads            |
 /// | f64 f32 i64 i32 u8     | the little-endian HDF5 type                        | float64 ... uint8     |
@@ -114,10 +117,10 @@ struct CheckpointWriteResult {
 /// The root gets attributes format="apex-checkpoint", format_version=1, library_version, step, world_size,
 /// complete=true beside those of the tree. Steps: all ranks agree on the tree; every dataset under 4 MiB has one owner,
 /// larger ones have an owner per 4 MiB block, balanced by bytes; owners hash their blocks, write them at their offsets
-/// in step_%08d.h5.tmp.<job>.<restart> and fsync; rank 0 then writes the metadata, which end with `complete`, closes,
+/// in `step_%08d.h5.tmp.<job>.<restart>` and fsync; rank 0 then writes the metadata, which end with `complete`, closes,
 /// reopens and verifies, fsyncs, renames, fsyncs the directory, moves LATEST (and BEST) the same way, and deletes old
 /// step files: never the newest, never BEST's, never `loaded_from`. Temporary files of dead jobs are removed first.
-/// <job> is SLURM_JOB_ID, else <host>-<pid of rank 0>; <restart> is SLURM_RESTART_COUNT, else 0.
+/// `<job>` is SLURM_JOB_ID, else `<host>-<pid of rank 0>`; `<restart>` is SLURM_RESTART_COUNT, else 0.
 ///
 /// A failure on one rank is thrown on all of them, with that rank's message; the temporary file is removed, and what
 /// was there before stays.
@@ -169,12 +172,16 @@ class CheckpointFile {
   Tensor read(std::string_view path) const;
   std::vector<std::string> read_strings(std::string_view path) const;
 
-  /// Reads everything and checks every sum. @throws Kind::damaged naming the first dataset that fails
-  void verify() const;
+  /// Reads all datasets, or with Verify::sample some, and checks their sums.
+  /// @throws Kind::damaged naming the first dataset that fails
+  void verify(Verify how = Verify::full) const;
   /// The same for one dataset.
   void verify(std::string_view path) const;
 
  private:
+  friend CheckpointFile open_checkpoint(const std::filesystem::path& path, Verify verify);
+  enum class First { here, in_child };
+  CheckpointFile(const std::filesystem::path& path, First first);
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
@@ -184,10 +191,12 @@ class CheckpointFile {
 template <class T>
 T attribute(const Attributes& attributes, std::string_view name, std::string_view where);
 
-/// A checkpoint file, or the newest good one of a directory (by step number; LATEST is a note for people and scripts).
-/// A damaged one is passed over with a warning that names it and the older one taken instead. Not collective: one rank
-/// asks, and tells the others which file it was.
-/// @throws Kind::data `path` is missing, or a directory without a step file
+/// A checkpoint file; the one that a note DIRECTORY/LATEST or DIRECTORY/BEST names; or the newest good one of a
+/// directory (by step number; LATEST is a note for people and scripts). Of a directory, a damaged one is passed over
+/// with a warning that names it and the older one taken instead. Metadata are always checked, and read by a child
+/// process first (see above); `verify` says how many of the data. Not collective: one rank asks, and tells the others
+/// which file it was.
+/// @throws Kind::data `path` is missing, a directory without a step file, or a note that names none
 /// @throws Kind::damaged the file, or every step file of the directory, is damaged
 CheckpointFile open_checkpoint(const std::filesystem::path& path, Verify verify = Verify::full);
 

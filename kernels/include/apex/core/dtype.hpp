@@ -84,7 +84,7 @@ inline constexpr DType dtype_of = DTypeOf<T>::value;
 
 [[noreturn]] void throw_unsupported(const char* op, DType dtype);
 
-/// Calls f.operator()<T>() with the C++ type of a floating dtype; anything else throws Kind::unsupported naming `op`.
+/// Calls `f.operator()<T>()` with the C++ type of a floating dtype; anything else throws Kind::unsupported naming `op`.
 template <class F>
 decltype(auto) visit_floating(DType dtype, const char* op, F&& f) {
   switch (dtype) {

@@ -18,10 +18,12 @@
 namespace apex::kernels {
 
 struct BatchNormOptions {
-  double eps = 1e-5;  ///< added to the variance; > 0
-  bool relu = false;  ///< y = max(., 0), fused; NaN stays NaN
-  View batches_tracked{};  ///< i64, one element, on ctx.device: batch_norm_forward raises it by one (an empty x
-                           ///< counts too); may be undefined. The other ops ignore it
+  double eps = 1e-5;        ///< added to the variance; > 0
+  bool relu = false;        ///< y = max(., 0), fused; NaN stays NaN
+  View batches_tracked{};   ///< i64, one element, on ctx.device: batch_norm_forward raises it by one (an empty x
+                            ///< counts too); may be undefined. The other ops ignore it
+  bool cumulative = false;  ///< batch_norm_forward's momentum is 1 / (batches_tracked + 1), read on the device: running
+                            ///< statistics are the plain average of all batches. Needs batches_tracked
   /// A second term of the gradient, x's sizes, dtype and strides: batch_norm_backward and
   /// batch_norm_inference_backward work with dy + more_dy, rounded to x's dtype. Where a residual branches off, the sum
   /// of its gradients then needs no pass of its own. May be undefined; dx may be it.

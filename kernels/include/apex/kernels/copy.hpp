@@ -28,4 +28,10 @@ void transfer(const Context& ctx, View dst, ConstView src);
 /// @param dst  any dtype and strides
 void fill(const Context& ctx, View dst, double value);
 
+/// dst[i] = start + i * step: formed in f64 and converted as copy converts; in i64 for integer types when start and
+/// step are whole.
+/// @param dst  rank 1, any dtype and stride
+/// @throws Kind::argument for another rank
+void arange(const Context& ctx, View dst, double start = 0.0, double step = 1.0);
+
 }  // namespace apex::kernels

@@ -26,7 +26,8 @@ struct CrossEntropyOptions {
 /// @param logits  [N, C], any strides; f64, f32, f16, bf16
 /// @param labels  [N] i64
 /// A label that is neither in [0, C) nor ignore_index: on the CPU Kind::argument naming row and value; on CUDA, where
-/// throwing would mean waiting for the device, the row's loss (and with it mean and sum) and its gradient are NaN.
+/// throwing would mean waiting for the device, the row's loss (and with it mean and sum) and its gradient are NaN; with
+/// data checks on (kernels/data_checks.hpp) forward waits and throws there too.
 /// @throws Kind::argument for shapes, dtypes and options that do not fit
 void cross_entropy(const Context& ctx, View loss, View lse, ConstView logits, ConstView labels,
                    const CrossEntropyOptions& options = {});

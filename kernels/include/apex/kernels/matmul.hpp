@@ -19,10 +19,12 @@ struct MatmulOptions {
 
 /// c = alpha * a b + beta * c
 ///
-/// @param c  [m, n]  or [batch, m, n]; any floating dtype; no stride 0; shares no memory with a or b
-/// @param a  [m, k]  or [batch, m, k]; c's dtype; batch stride 0 (or size 1) is one matrix for all
-/// @param b  [k, n]  or [batch, k, n]
-/// k == 0 gives beta * c.
+/// @param c  [..., m, n]  rank 2 or more; any floating dtype; no stride 0; shares no memory with a or b
+/// @param a  [..., m, k]  c's dtype; leading dimensions broadcast to c's, from the right: those of size 1 (or stride 0)
+///                        and those it lacks are one matrix for all
+/// @param b  [..., k, n]  as a
+/// k == 0 gives beta * c. Leading dimensions that lie one behind the other are one batch, whatever their number; where
+/// all of a batch share b, and the rows of a and c continue one another, it is one product.
 /// @throws Kind::argument when shapes, dtypes or devices do not fit; Kind::unsupported for integer dtypes
 void matmul(const Context& ctx, View c, ConstView a, ConstView b, const MatmulOptions& options = {});
 

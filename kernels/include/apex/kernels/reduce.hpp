@@ -32,11 +32,15 @@ void sum_to(const Context& ctx, View out, ConstView x);
 /// @param out  i64, x's sizes with `dim` 1 or left out
 /// @throws Kind::argument when the dimension is empty but the output is not
 void argmax(const Context& ctx, View out, ConstView x, int dim);
+/// The same of the smallest; NaN counts as smaller than every number, as in min.
+void argmin(const Context& ctx, View out, ConstView x, int dim);
 
-/// The k largest along `dim`, largest first, earlier index first among equals; NaN counts as largest.
+/// The k largest along `dim`, largest first (or the k smallest, smallest first), earlier index first among equals; NaN
+/// counts as larger than every number.
 /// @param values   x's dtype, x's sizes with size k at `dim`; may be undefined
 /// @param indices  i64, the same sizes; may be undefined
-/// @throws Kind::argument for k < 0 or k > size(dim)
-void topk(const Context& ctx, View values, View indices, ConstView x, std::int64_t k, int dim);
+/// @throws Kind::argument for k < 0 or k > size(dim); on CUDA Kind::unsupported for a dimension of 2^31 elements or
+/// more
+void topk(const Context& ctx, View values, View indices, ConstView x, std::int64_t k, int dim, bool largest = true);
 
 }  // namespace apex::kernels

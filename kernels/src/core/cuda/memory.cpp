@@ -154,13 +154,20 @@ class Pool {
       return block;
     }
     void* block = nullptr;
-    if (cudaHostAlloc(&block, size, cudaHostAllocPortable) != cudaSuccess) {
+    auto status = cudaHostAlloc(&block, size, cudaHostAllocPortable);
+    if (status == cudaErrorMemoryAllocation && !free_.empty()) {  // give back what is cached and try once more
       cudaGetLastError();
-      live_ -= size;
+      release_cached();
+      status = cudaHostAlloc(&block, size, cudaHostAllocPortable);
+    }
+    if (status == cudaSuccess) return block;
+    cudaGetLastError();
+    live_ -= size;
+    if (status == cudaErrorMemoryAllocation)
       fail(Kind::exhausted, concat("out of page-locked memory: wanted ", gib(size), " while ", gib(live_),
                                    " are in use; use fewer ranks on this host or raise its memlock limit"));
-    }
-    return block;
+    APEX_CHECK(status);
+    return nullptr;
   }
   void put(void* block, std::size_t bytes) noexcept {
     const std::size_t size = rounded(bytes);
@@ -175,9 +182,7 @@ class Pool {
   }
   void trim() noexcept {
     const std::lock_guard lock(mutex_);
-    for (const auto& [size, block] : free_) cudaFreeHost(block);
-    free_.clear();
-    cached_ = 0;
+    release_cached();
   }
   Stats stats() noexcept {
     const std::lock_guard lock(mutex_);
@@ -185,6 +190,12 @@ class Pool {
   }
 
  private:
+  void release_cached() noexcept {  // under the lock
+    for (const auto& [size, block] : free_) cudaFreeHost(block);
+    free_.clear();
+    cached_ = 0;
+  }
+
   std::mutex mutex_;
   std::multimap<std::size_t, void*> free_;
   std::size_t live_ = 0, cached_ = 0;

@@ -75,43 +75,24 @@ fe::OperationGraph_v8 make_graph(cudnnHandle_t handle, const ConvKey& key) {
                         .setPostPadding(2, key.padding)
                         .setDilation(2, key.dilation)
                         .build();
+  const auto pass = static_cast<Pass>(key.pass);
+  const fe::Tensor sum = make_tensor(key, pass == Pass::forward ? key.y : key.x, kSum, compute, true);
+  const bool biased = key.bias != 0;
   std::vector<fe::Operation> operations;
-  switch (static_cast<Pass>(key.pass)) {
-    case Pass::forward: {
-      if (key.bias == 0) {
-        operations.push_back(fe::OperationBuilder(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR)
-                                 .setxDesc(x)
-                                 .setwDesc(w)
-                                 .setyDesc(y)
-                                 .setcDesc(conv)
-                                 .setAlpha(1.0)
-                                 .setBeta(0.0)
-                                 .build());
-        break;
-      }
-      const std::int64_t channels[4] = {1, key.y[1], 1, 1};
-      const fe::Tensor sum = make_tensor(key, key.y, kSum, compute, true),
-                       bias = make_tensor(key, channels, kBias, type);
+  switch (pass) {
+    case Pass::forward:
       operations.push_back(fe::OperationBuilder(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR)
                                .setxDesc(x)
                                .setwDesc(w)
-                               .setyDesc(sum)
+                               .setyDesc(biased ? sum : y)
                                .setcDesc(conv)
                                .setAlpha(1.0)
                                .setBeta(0.0)
                                .build());
-      const auto add = fe::PointWiseDescBuilder_v8().setMode(CUDNN_POINTWISE_ADD).setComputeType(compute).build();
-      operations.push_back(fe::OperationBuilder(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
-                               .setxDesc(sum)
-                               .setbDesc(bias)
-                               .setyDesc(y)
-                               .setpwDesc(add)
-                               .build());
       break;
-    }
     case Pass::data:
       operations.push_back(fe::OperationBuilder(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR)
-                               .setdxDesc(x)
+                               .setdxDesc(biased ? sum : x)
                                .setwDesc(w)
                                .setdyDesc(y)
                                .setcDesc(conv)
@@ -129,6 +110,18 @@ fe::OperationGraph_v8 make_graph(cudnnHandle_t handle, const ConvKey& key) {
                                .setBeta(0.0)
                                .build());
       break;
+  }
+  if (biased) {
+    const fe::Tensor& result = pass == Pass::forward ? y : x;
+    const std::int64_t channels[4] = {1, pass == Pass::forward ? key.y[1] : key.x[1], 1, 1};
+    const fe::Tensor bias = make_tensor(key, channels, kBias, type);
+    const auto add = fe::PointWiseDescBuilder_v8().setMode(CUDNN_POINTWISE_ADD).setComputeType(compute).build();
+    operations.push_back(fe::OperationBuilder(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
+                             .setxDesc(sum)
+                             .setbDesc(bias)
+                             .setyDesc(result)
+                             .setpwDesc(add)
+                             .build());
   }
   return fe::OperationGraphBuilder_v8().setHandle(handle).setOperationGraph(operations).build();
 }

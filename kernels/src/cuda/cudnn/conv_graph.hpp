@@ -26,7 +26,7 @@ struct ConvKey {
   std::int64_t channels_last = 0;
   std::int64_t x[4] = {}, w[4] = {}, y[4] = {};
   std::int64_t stride[2] = {}, padding[2] = {}, dilation[2] = {};
-  std::int64_t bias = 0;  ///< y = conv + bias in one pass, rounded once; forward only
+  std::int64_t bias = 0;  ///< result + bias of its channel in one pass, rounded once; forward and data
   std::int64_t tf32 = 0, deterministic = 0;
 
   auto operator<=>(const ConvKey&) const = default;

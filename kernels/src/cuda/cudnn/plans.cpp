@@ -27,6 +27,10 @@ using SharedPlan = std::shared_ptr<const Plan>;
 struct Entry {
   SharedPlan plan;  ///< null: cuDNN has none
   bool timed = false;
+  std::size_t limit = workspace_limit();  ///< it was chosen under
+
+  /// Whether the choice holds under the present limit: it fits, or none was found with at least as much room.
+  bool stands() const { return plan == nullptr ? workspace_limit() <= limit : plan->workspace() <= workspace_limit(); }
 };
 
 struct Imported {
@@ -37,7 +41,8 @@ struct Imported {
 struct Store {
   std::mutex guard;
   std::map<ConvKey, Entry> plans;
-  std::map<ConvKey, Imported> imported;  ///< not yet used; device is 0 in these keys
+  std::map<ConvKey, Imported> imported;           ///< not yet used; device is 0 in these keys
+  std::map<ConvKey, bool> stems, imported_stems;  ///< plain_stem_is_faster; device is 0 in the imported ones' keys
   std::string imported_device;
   std::size_t chosen = 0;
   std::mutex choosing;  ///< one thread chooses at a time
@@ -150,11 +155,12 @@ Choice choose_fastest(const Context& ctx, cudnnHandle_t handle, const ConvKey& k
   return choice;
 }
 
+/// What was chosen for the key, if that still stands.
 std::optional<Entry> find(const ConvKey& key) {
   Store& s = store();
   const std::lock_guard lock(s.guard);
   const auto at = s.plans.find(key);
-  if (at == s.plans.end()) return std::nullopt;
+  if (at == s.plans.end() || !at->second.stands()) return std::nullopt;
   return at->second;
 }
 
@@ -185,6 +191,22 @@ std::optional<Entry> take_imported(const ConvKey& key, cudnnHandle_t handle) {
 bool known_missing(const ConvKey& key) {
   const auto entry = find(key);
   return entry && entry->plan == nullptr;
+}
+
+std::optional<bool> plain_stem_is_faster(const Context& ctx, const ConvKey& key) {
+  Store& s = store();
+  const std::lock_guard lock(s.guard);
+  if (const auto at = s.stems.find(key); at != s.stems.end()) return at->second;
+  if (s.imported_device != device_name(ctx.device.index)) return std::nullopt;
+  const auto at = s.imported_stems.find(without_device(key));
+  return at == s.imported_stems.end() ? std::nullopt : std::optional(at->second);
+}
+
+void keep_plain_stem_is_faster(const ConvKey& key, bool is) {
+  Store& s = store();
+  const std::lock_guard lock(s.guard);
+  s.stems[key] = is;
+  ++s.chosen;
 }
 
 bool run_conv(const Context& ctx, const ConvKey& key, const Buffers& buffers) {
@@ -228,10 +250,11 @@ bool run_conv(const Context& ctx, const ConvKey& key, const Buffers& buffers) {
 
 namespace {
 
-// Layout of exported plans: magic, versions and device as one line of text, then for each plan its key, whether it was
-// timed, and cuDNN's text; at the end a checksum over all before it.
+// Layout of exported plans: magic, versions and device as one line of text, then for each plan its key, what it is, and
+// the length and bytes of cuDNN's text (none for a verdict on a first layer); at the end a checksum over all before it.
 
-constexpr std::string_view kMagic = "apex-plans-1";
+constexpr std::string_view kMagic = "apex-plans-2";
+enum class Record : std::int64_t { guessed_plan, timed_plan, folded_stem, plain_stem };
 
 std::string header(const std::string& device) {
   return concat(kMagic, " cudnn ", cudnnGetVersion(), " frontend ", CUDNN_FRONTEND_MAJOR_VERSION, '.',
@@ -274,22 +297,28 @@ std::string export_plans() {
   const int device = current_device();
   const std::string name = cudnn::device_name(device);
   std::string out = header(name);
-  const auto add = [&](const cudnn::ConvKey& key, bool timed, const std::string& text) {
-    if (text.empty()) return;
+  const auto add = [&](const cudnn::ConvKey& key, Record what, const std::string& text) {
     append(out, cudnn::without_device(key));
-    append(out, std::int64_t{timed});
+    append(out, what);
     append(out, static_cast<std::int64_t>(text.size()));
     out += text;
+  };
+  const auto add_plan = [&](const cudnn::ConvKey& key, bool timed, const std::string& text) {
+    if (!text.empty()) add(key, timed ? Record::timed_plan : Record::guessed_plan, text);
   };
   const std::lock_guard lock(s.guard);
   std::set<cudnn::ConvKey> written;
   for (const auto& [key, entry] : s.plans) {
     if (entry.plan == nullptr || cudnn::device_name(static_cast<int>(key.device)) != name) continue;
-    if (written.insert(cudnn::without_device(key)).second) add(key, entry.timed, entry.plan->serialized());
+    if (written.insert(cudnn::without_device(key)).second) add_plan(key, entry.timed, entry.plan->serialized());
   }
+  auto stems = s.imported_device == name ? s.imported_stems : std::map<cudnn::ConvKey, bool>();
+  for (const auto& [key, plain] : s.stems)
+    if (cudnn::device_name(static_cast<int>(key.device)) == name) stems[cudnn::without_device(key)] = plain;
+  for (const auto& [key, plain] : stems) add(key, plain ? Record::plain_stem : Record::folded_stem, {});
   if (s.imported_device == name)
     for (const auto& [key, plan] : s.imported)
-      if (!written.contains(key)) add(key, plan.timed, plan.text);
+      if (!written.contains(key)) add_plan(key, plan.timed, plan.text);
   append(out, checksum(out));
   return out;
 }
@@ -305,18 +334,24 @@ std::size_t import_plans(std::string_view bytes) {
   if (body.substr(0, wanted.size()) != wanted) return 0;
   body.remove_prefix(wanted.size());
   std::map<cudnn::ConvKey, cudnn::Imported> found;
+  std::map<cudnn::ConvKey, bool> stems;
   while (!body.empty()) {
     cudnn::ConvKey key;
-    std::int64_t timed = 0, length = 0;
-    if (!take(body, key) || !take(body, timed) || !take(body, length) || length < 0 ||
+    Record what{};
+    std::int64_t length = 0;
+    if (!take(body, key) || !take(body, what) || !take(body, length) || length < 0 ||
         static_cast<std::uint64_t>(length) > body.size())
       return 0;
-    found[key] = {std::string(body.substr(0, static_cast<std::size_t>(length))), timed != 0};
+    if (what == Record::folded_stem || what == Record::plain_stem)
+      stems[key] = what == Record::plain_stem;
+    else
+      found[key] = {std::string(body.substr(0, static_cast<std::size_t>(length))), what == Record::timed_plan};
     body.remove_prefix(static_cast<std::size_t>(length));
   }
   cudnn::Store& s = cudnn::store();
   const std::lock_guard lock(s.guard);
   s.imported = std::move(found);
+  s.imported_stems = std::move(stems);
   s.imported_device = name;
   return s.imported.size();
 }
@@ -332,6 +367,8 @@ void clear_plans() noexcept {
   const std::lock_guard lock(s.guard);
   s.plans.clear();
   s.imported.clear();
+  s.stems.clear();
+  s.imported_stems.clear();
 }
 
 }  // namespace apex::kernels::cuda

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <optional>
+
 #include "apex/core/context.hpp"
 #include "conv_graph.hpp"
 
@@ -15,5 +17,10 @@ bool run_conv(const Context& ctx, const ConvKey& key, const Buffers& buffers);
 
 /// Whether run_conv is already known to return false.
 bool known_missing(const ConvKey& key);
+
+/// Whether timing, in this process or in the one that plans were imported from, has shown a first layer's plain
+/// convolution to be faster than the folded one (conv_stem.hpp); kept, exported and imported like a plan.
+std::optional<bool> plain_stem_is_faster(const Context& ctx, const ConvKey& key);
+void keep_plain_stem_is_faster(const ConvKey& key, bool is);
 
 }  // namespace apex::kernels::cuda::cudnn

@@ -23,6 +23,7 @@ enum class Op : std::uint8_t {
   maximum,
   scale,
   where,
+  compare,
   neg,
   abs,
   exp,
@@ -45,16 +46,37 @@ enum class Op : std::uint8_t {
   log_sigmoid,
   sum,
   mean,
+  max,
+  min,
+  any,
+  all,
+  argmax,
+  argmin,
+  cumsum,
   reshape,
   permute,
   narrow,
+  slice,
+  flip,
+  pad,
+  cat,
   expand,
   contiguous,
   cast,
   to_device,
+  gather,
+  scatter_add,
+  index_select,
+  embedding,
+  one_hot,
+  sort,
+  topk,
   matmul,
+  baddbmm,
   linear,
   conv2d,
+  conv_transpose2d,
+  conv2d_weight,
   batch_norm,
   batch_norm_relu,
   batch_norm_add_relu,
@@ -78,6 +100,7 @@ enum class Op : std::uint8_t {
 
 /// What mixed precision does with an op's floating inputs.
 enum class AmpClass : std::uint8_t {
+  unset,    ///< no row may have it
   lower,    ///< runs in 16 bits
   full,     ///< runs in f32
   promote,  ///< inputs of different types are brought to the widest
@@ -89,6 +112,8 @@ using DTypeSet = std::uint16_t;
 constexpr DTypeSet bit(DType dtype) { return static_cast<DTypeSet>(1u << static_cast<unsigned>(dtype)); }
 constexpr DTypeSet kWide = bit(DType::f64) | bit(DType::f32);
 constexpr DTypeSet kFloating = kWide | bit(DType::f16) | bit(DType::bf16);
+constexpr DTypeSet kSigned = kFloating | bit(DType::i64) | bit(DType::i32);
+constexpr DTypeSet kNumbers = kSigned | bit(DType::u8);
 constexpr DTypeSet kAnyDType = 0xff;
 
 struct OpRow {
@@ -100,25 +125,26 @@ struct OpRow {
 };
 
 inline constexpr OpRow kOps[] = {
-    {Op::add, "add", AmpClass::promote, true, kFloating},
-    {Op::sub, "sub", AmpClass::promote, true, kFloating},
-    {Op::mul, "mul", AmpClass::promote, true, kFloating},
+    {Op::add, "add", AmpClass::promote, true, kNumbers},
+    {Op::sub, "sub", AmpClass::promote, true, kNumbers},
+    {Op::mul, "mul", AmpClass::promote, true, kNumbers},
     {Op::div, "div", AmpClass::promote, true, kFloating},
-    {Op::minimum, "minimum", AmpClass::promote, true, kFloating},
-    {Op::maximum, "maximum", AmpClass::promote, true, kFloating},
+    {Op::minimum, "minimum", AmpClass::promote, true, kNumbers},
+    {Op::maximum, "maximum", AmpClass::promote, true, kNumbers},
     {Op::scale, "scale", AmpClass::keep, true, kFloating},
     {Op::where, "where", AmpClass::promote, true, bit(DType::boolean)},
-    {Op::neg, "neg", AmpClass::keep, true, kFloating},
-    {Op::abs, "abs", AmpClass::keep, true, kFloating},
+    {Op::compare, "compare", AmpClass::promote, false, kAnyDType},
+    {Op::neg, "neg", AmpClass::keep, true, kSigned},
+    {Op::abs, "abs", AmpClass::keep, true, kSigned},
     {Op::exp, "exp", AmpClass::full, true, kFloating},
     {Op::log, "log", AmpClass::full, true, kFloating},
     {Op::sqrt, "sqrt", AmpClass::keep, true, kFloating},
     {Op::rsqrt, "rsqrt", AmpClass::full, true, kFloating},
     {Op::reciprocal, "reciprocal", AmpClass::full, true, kFloating},
-    {Op::square, "square", AmpClass::keep, true, kFloating},
+    {Op::square, "square", AmpClass::keep, true, kSigned},
     {Op::tanh, "tanh", AmpClass::keep, true, kFloating},
     {Op::sigmoid, "sigmoid", AmpClass::keep, true, kFloating},
-    {Op::relu, "relu", AmpClass::keep, true, kFloating},
+    {Op::relu, "relu", AmpClass::keep, true, kSigned},
     {Op::erf, "erf", AmpClass::keep, true, kFloating},
     {Op::gelu, "gelu", AmpClass::keep, true, kFloating},
     {Op::silu, "silu", AmpClass::keep, true, kFloating},
@@ -128,18 +154,39 @@ inline constexpr OpRow kOps[] = {
     {Op::clamp, "clamp", AmpClass::keep, true, kFloating},
     {Op::hardtanh, "hardtanh", AmpClass::keep, true, kFloating},
     {Op::log_sigmoid, "log_sigmoid", AmpClass::full, true, kFloating},
-    {Op::sum, "sum", AmpClass::full, true, kFloating},
-    {Op::mean, "mean", AmpClass::full, true, kFloating},
+    {Op::sum, "sum", AmpClass::full, true, kAnyDType},
+    {Op::mean, "mean", AmpClass::keep, true, kFloating},
+    {Op::max, "max", AmpClass::keep, true, kAnyDType},
+    {Op::min, "min", AmpClass::keep, true, kAnyDType},
+    {Op::any, "any", AmpClass::keep, false, kAnyDType},
+    {Op::all, "all", AmpClass::keep, false, kAnyDType},
+    {Op::argmax, "argmax", AmpClass::keep, false, kAnyDType},
+    {Op::argmin, "argmin", AmpClass::keep, false, kAnyDType},
+    {Op::cumsum, "cumsum", AmpClass::full, true, kAnyDType},
     {Op::reshape, "reshape", AmpClass::keep, true, kAnyDType},
     {Op::permute, "permute", AmpClass::keep, true, kAnyDType},
     {Op::narrow, "narrow", AmpClass::keep, true, kAnyDType},
+    {Op::slice, "slice", AmpClass::keep, true, kAnyDType},
+    {Op::flip, "flip", AmpClass::keep, true, kAnyDType},
+    {Op::pad, "pad", AmpClass::keep, true, kAnyDType},
+    {Op::cat, "cat", AmpClass::promote, true, kAnyDType},
     {Op::expand, "expand", AmpClass::keep, true, kAnyDType},
     {Op::contiguous, "contiguous", AmpClass::keep, true, kAnyDType},
     {Op::cast, "cast", AmpClass::keep, true, kAnyDType},
     {Op::to_device, "to_device", AmpClass::keep, true, kAnyDType},
+    {Op::gather, "gather", AmpClass::keep, true, kAnyDType},
+    {Op::scatter_add, "scatter_add", AmpClass::promote, true, kSigned},
+    {Op::index_select, "index_select", AmpClass::keep, true, kAnyDType},
+    {Op::embedding, "embedding", AmpClass::keep, true, kFloating},
+    {Op::one_hot, "one_hot", AmpClass::keep, false, bit(DType::i64) | bit(DType::i32)},
+    {Op::sort, "sort", AmpClass::keep, true, kAnyDType},
+    {Op::topk, "topk", AmpClass::keep, true, kAnyDType},
     {Op::matmul, "matmul", AmpClass::lower, true, kFloating},
+    {Op::baddbmm, "baddbmm", AmpClass::lower, true, kFloating},
     {Op::linear, "linear", AmpClass::lower, true, kFloating},
     {Op::conv2d, "conv2d", AmpClass::lower, true, kFloating},
+    {Op::conv_transpose2d, "conv_transpose2d", AmpClass::lower, true, kFloating},
+    {Op::conv2d_weight, "conv2d_weight", AmpClass::lower, true, kFloating},
     {Op::batch_norm, "batch_norm", AmpClass::keep, false, kFloating},
     {Op::batch_norm_relu, "batch_norm_relu", AmpClass::keep, false, kFloating},
     {Op::batch_norm_add_relu, "batch_norm_add_relu", AmpClass::keep, false, kFloating},
@@ -169,17 +216,26 @@ constexpr bool table_follows_enum() {
     if (kOps[i].op != static_cast<Op>(i)) return false;
   return true;
 }
+constexpr bool rows_are_complete() {
+  for (const OpRow& row : kOps)
+    if (row.name == nullptr || row.amp == AmpClass::unset || row.dtypes == 0) return false;
+  return true;
+}
 }  // namespace detail
 static_assert(detail::table_follows_enum(), "every Op has its row in kOps, in the order of the enum");
+static_assert(detail::rows_are_complete(), "every row in kOps has a name, an amp class and dtypes");
 
 /// Opened first in every functional op, with the op's tensors (undefined ones are skipped, except the first). Checks
-/// that they share a device and that the first one's dtype is in the op's row; it is where mixed precision casts inputs
-/// (hence the mutable handles), and it is the op's range in a profiler's timeline.
+/// that they share a device and that the first one's dtype is in the op's row; it is where inputs are cast (hence the
+/// mutable handles): floating ones of an op of class promote to the widest type among them (f16 with bf16: f32), by a
+/// recorded cast, so that gradients come back in their own types. It is the op's range in a profiler's timeline.
 class OpScope {
  public:
   /// @throws Kind::argument for an undefined first input or mixed devices; Kind::unsupported for a dtype that
   ///         the row does not list
-  OpScope(Op op, std::initializer_list<Tensor*> inputs);
+  OpScope(Op op, std::initializer_list<Tensor*> inputs)
+      : OpScope(op, std::span<Tensor* const>(inputs.begin(), inputs.size())) {}
+  OpScope(Op op, std::span<Tensor* const> inputs);
   OpScope(const OpScope&) = delete;
   OpScope& operator=(const OpScope&) = delete;
 

@@ -4,6 +4,9 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
 
 #include "apex/core/tensor.hpp"
 #include "apex/kernels/conv.hpp"
@@ -12,8 +15,9 @@
 #include "apex/random.hpp"
 
 /// Differentiable ops. Each opens an OpScope (apex/autograd/ops.hpp), computes, and records its backward. Outputs keep
-/// the memory format of their (first) input. Tensors of one call lie on one device and have one floating dtype; what an
-/// op takes is its row in the op table. Common errors: Kind::argument for sizes, dtypes or devices that do not fit,
+/// the memory format of their (first) input. Tensors of one call lie on one device and have one dtype, except that ops
+/// of amp class promote bring floating ones to the widest; what an op takes is its row in the op table. Integers wrap;
+/// gradients are for floating types alone. Common errors: Kind::argument for sizes, dtypes or devices that do not fit,
 /// Kind::unsupported for a dtype the op does not do.
 namespace apex::nn::functional {
 
@@ -29,6 +33,14 @@ Tensor maximum(const Tensor& a, const Tensor& b);  ///< gradient to the larger, 
 Tensor scale(const Tensor& x, double factor, double shift = 0.0);
 /// condition ? a : b; condition boolean.
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+
+// boolean, without a gradient; a comparison with NaN is false, except ne
+Tensor eq(const Tensor& a, const Tensor& b);
+Tensor ne(const Tensor& a, const Tensor& b);
+Tensor lt(const Tensor& a, const Tensor& b);
+Tensor le(const Tensor& a, const Tensor& b);
+Tensor gt(const Tensor& a, const Tensor& b);
+Tensor ge(const Tensor& a, const Tensor& b);
 
 Tensor neg(const Tensor& x);
 Tensor abs(const Tensor& x);  ///< derivative 0 at 0
@@ -59,8 +71,21 @@ Tensor log_sigmoid(const Tensor& x);
 
 // --- reductions over `dims` (empty: all; negative from the end) ---
 
-Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);  ///< i64 for integers and booleans
 Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+/// NaN where any element is (no gradient then); elements equal to the result share its gradient evenly.
+/// @throws Kind::argument over nothing
+Tensor max(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor min(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+/// boolean: whether any element, or all of them, are not 0 (NaN is not 0). Over nothing: false, true.
+Tensor any(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor all(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+/// i64: the place along `dim`, the first among equals; NaN comes before every number. @throws Kind::argument over
+/// nothing
+Tensor argmax(const Tensor& x, int dim, bool keepdim = false);
+Tensor argmin(const Tensor& x, int dim, bool keepdim = false);
+/// Running sum along `dim`; i64 for integers and booleans.
+Tensor cumsum(const Tensor& x, int dim);
 
 // --- shape; views where strides allow ---
 
@@ -69,22 +94,96 @@ Tensor flatten(const Tensor& x, int start = 0, int end = -1);
 Tensor permute(const Tensor& x, const Dims& order);
 Tensor transpose(const Tensor& x, int a, int b);
 Tensor narrow(const Tensor& x, int dim, std::int64_t start, std::int64_t length);
+/// Elements start, start + step, ... below stop of dimension `dim`, a view. Negative start and stop count from the end;
+/// both are brought into range, as Python does. @throws Kind::argument for step < 1
+Tensor slice(const Tensor& x, int dim, std::int64_t start, std::int64_t stop, std::int64_t step = 1);
+Tensor flip(const Tensor& x, const Dims& dims);             ///< a copy, reversed along these
+Tensor roll(const Tensor& x, std::int64_t shift, int dim);  ///< element i goes to (i + shift) mod size
 Tensor expand(const Tensor& x, const Dims& sizes);
+
+/// One after another along `dim`; other sizes must agree, those along `dim` may be 0.
+/// @throws Kind::argument for an empty list or sizes that differ
+Tensor cat(std::span<const Tensor> tensors, int dim = 0);
+Tensor cat(std::initializer_list<Tensor> tensors, int dim = 0);
+/// The same along a new dimension `dim` of the result. Sizes must agree.
+Tensor stack(std::span<const Tensor> tensors, int dim = 0);
+Tensor stack(std::initializer_list<Tensor> tensors, int dim = 0);
+
+struct Padding {
+  std::int64_t before = 0, after = 0;  ///< elements put in front and behind; negative ones are cut off
+};
+/// Puts `value` around x; one Padding for each dimension, the first dimension first. What is negative is cut off first.
+/// @throws Kind::argument for another count of amounts or when more is cut off than there is
+Tensor pad(const Tensor& x, std::span<const Padding> amounts, double value = 0.0);
+Tensor pad(const Tensor& x, std::initializer_list<Padding> amounts, double value = 0.0);
+
 Tensor contiguous(const Tensor& x, MemoryFormat format = MemoryFormat::contiguous);
 Tensor cast(const Tensor& x, DType dtype);  ///< the gradient is cast back
 /// x itself when it lies there. To the host: the result is ready on return. To a device: queued on its current stream.
 Tensor to(const Tensor& x, Device device);
 
+// --- places and order; indices are i64 or i32, counted from 0. A wrong one is Kind::argument on the CPU; for CUDA see
+//     apex/kernels/indexing.hpp. Gradients of repeated indices are summed in a fixed order ---
+
+/// y[..., i, ...] = x[..., index[..., i, ...], ...] along `dim`; index has x's rank and, elsewhere, at most its sizes.
+Tensor gather(const Tensor& x, int dim, const Tensor& index);
+/// x with y[..., index[..., i, ...], ...] += src[..., i, ...] along `dim`; src has index's sizes.
+Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& src);
+/// Entries index[0], index[1], ... of dimension `dim`; index of rank 1.
+Tensor index_select(const Tensor& x, int dim, const Tensor& index);
+/// Rows of weight [entries, features]: [indices..., features]. Rows looked up as `padding_idx` (negative from the end)
+/// get no gradient.
+Tensor embedding(const Tensor& indices, const Tensor& weight, std::optional<std::int64_t> padding_idx = {});
+/// [labels..., classes]: 1 at each label, else 0. No gradient.
+Tensor one_hot(const Tensor& labels, std::int64_t classes, DType dtype = DType::i64);
+
+struct Ordered {
+  Tensor values;
+  Tensor indices;  ///< i64: where along `dim` each value was
+};
+/// Stable; smallest first, or largest first. NaN counts as larger than every number.
+Ordered sort(const Tensor& x, int dim = -1, bool descending = false);
+/// The k largest, largest first, or the k smallest, smallest first. @throws Kind::argument for k outside [0, size]
+Ordered topk(const Tensor& x, std::int64_t k, int dim = -1, bool largest = true);
+
 // --- layers ---
 
-/// a [m, k] times b [k, n], or both with a leading batch dimension; a batch of 1 serves all.
+/// a [..., m, k] times b [..., k, n] -> [..., m, n]; the leading dimensions broadcast. Of rank 1, a is a row and b a
+/// column whose dimension the result does not have. Transposed and expanded views are taken as they lie.
 Tensor matmul(const Tensor& a, const Tensor& b);
+/// matmul of [batch, m, k] and [batch, k, n] and nothing else.
+Tensor bmm(const Tensor& a, const Tensor& b);
+/// beta * input + alpha * matmul(a, b), rounded once; a and b of rank 2 or more, input broadcasts to the product and is
+/// not read when beta is 0.
+Tensor baddbmm(const Tensor& input, const Tensor& a, const Tensor& b, double beta = 1.0, double alpha = 1.0);
 /// x [..., in] weight^T [in, out] + bias [out]; bias may be undefined.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
 using Conv2dOptions = kernels::Conv2dOptions;
 /// x [N, C, H, W], weight [K, C / groups, R, S], bias [K] or undefined -> [N, K, H', W']; see kernels::conv2d_forward.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv2dOptions& options = {});
+using ConvTranspose2dOptions = kernels::ConvTranspose2dOptions;
+/// x [N, C, H, W], weight [C, K / groups, R, S], bias [K] or undefined -> [N, K, H', W']; see
+/// kernels::conv_transpose2d_forward.
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                        const ConvTranspose2dOptions& options = {});
+
+/// The gradient of sum(dy * conv2d(x, weight)) with respect to a weight of these sizes, as an op of its own: what the
+/// backward of a convolution is made of where it is to be differentiated again.
+Tensor conv2d_weight(const Tensor& x, const Dims& sizes, const Tensor& dy, const Conv2dOptions& options = {});
+
+/// As the pairs of Conv2dOptions and ConvTranspose2dOptions, in one dimension.
+struct Conv1dOptions {
+  std::int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+};
+struct ConvTranspose1dOptions {
+  std::int64_t stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1;
+};
+/// x [N, C, L], weight [K, C / groups, R], bias [K] or undefined -> [N, K, L']: conv2d on images of one row.
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv1dOptions& options = {});
+/// x [N, C, L], weight [C, K / groups, R], bias [K] or undefined -> [N, K, L'].
+Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+                        const ConvTranspose1dOptions& options = {});
 
 /// What batch norm works with beside x. All tensors are [C] and may be undefined where said. Parameters and statistics
 /// have x's dtype or the one sums are formed in (f32 for 16-bit x); gradients have that of what they belong to.
@@ -94,7 +193,8 @@ struct BatchNormArguments {
          running_var = {};          ///< undefined: not tracked (training only); updated in place when training
   Tensor num_batches_tracked = {};  ///< i64, one element: training raises it by one; may be undefined
   bool training = true;             ///< statistics of the batch; else the running ones
-  double momentum = 0.1;
+  /// Undefined: running statistics are the plain average of all batches num_batches_tracked counts, this one included.
+  std::optional<double> momentum = 0.1;
   double eps = 1e-5;
 };
 /// y = (x - mean) / sqrt(var + eps) * weight + bias over dimension 1 of rank 2 to 5; see kernels::batch_norm_forward.

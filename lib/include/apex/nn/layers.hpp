@@ -57,6 +57,56 @@ class Conv2d : public Module {
   Tensor weight_, bias_;
 };
 
+/// y = conv_transpose2d(x, weight) + bias, from small images to large ones. weight [in, out / groups, kh, kw], bias
+/// [out]. New: weight and bias uniform in +-1 / sqrt(out / groups * kh * kw), as PyTorch draws them.
+class ConvTranspose2d : public Module {
+ public:
+  struct Options {
+    std::int64_t in_channels = 0, out_channels = 0;
+    std::array<std::int64_t, 2> kernel = {1, 1};
+    std::array<std::int64_t, 2> stride = {1, 1};
+    std::array<std::int64_t, 2> padding = {0, 0};
+    std::array<std::int64_t, 2> output_padding = {0, 0};
+    std::array<std::int64_t, 2> dilation = {1, 1};
+    std::int64_t groups = 1;
+    bool bias = true;
+    bool draw = true;  ///< false: weight and bias are left uninitialised for the caller to fill
+  };
+  /// @throws Kind::argument for sizes below 1, channels that groups does not divide, or an output_padding that is
+  ///         neither less than the stride nor less than the dilation
+  explicit ConvTranspose2d(const Options& options, Generator& generator = default_generator());
+  Tensor forward(const Tensor& x) override;
+  std::string_view kind() const override { return "ConvTranspose2d"; }
+  const Options& options() const { return options_; }
+  const Tensor& weight() const { return weight_; }
+  const Tensor& bias() const { return bias_; }  ///< undefined without a bias
+
+ private:
+  Options options_;
+  Tensor weight_, bias_;
+};
+
+/// y = conv1d(x, weight) + bias. weight [out, in / groups, k], bias [out]. New: as Conv2d.
+class Conv1d : public Module {
+ public:
+  struct Options {
+    std::int64_t in_channels = 0, out_channels = 0;
+    std::int64_t kernel = 1, stride = 1, padding = 0, dilation = 1, groups = 1;
+    bool bias = true;
+  };
+  /// @throws Kind::argument for sizes below 1, or channels that groups does not divide
+  explicit Conv1d(const Options& options, Generator& generator = default_generator());
+  Tensor forward(const Tensor& x) override;
+  std::string_view kind() const override { return "Conv1d"; }
+  const Options& options() const { return options_; }
+  const Tensor& weight() const { return weight_; }
+  const Tensor& bias() const { return bias_; }  ///< undefined without a bias
+
+ private:
+  Options options_;
+  Tensor weight_, bias_;
+};
+
 /// y = x weight^T + bias. weight [out, in], bias [out]; x [..., in]. New: uniform in +-1 / sqrt(in).
 class Linear : public Module {
  public:
@@ -71,14 +121,32 @@ class Linear : public Module {
   Tensor weight_, bias_;
 };
 
+/// Rows of a table: indices [...] (i64 or i32) to [..., features]. weight [entries, features].
+/// New: normal with mean 0 and standard deviation 1; the row of padding_idx is 0 and gets no gradient.
+class Embedding : public Module {
+ public:
+  /// @throws Kind::argument for sizes below 1 or a padding_idx (negative from the end) outside of the entries
+  Embedding(std::int64_t entries, std::int64_t features, std::optional<std::int64_t> padding_idx = {},
+            Generator& generator = default_generator());
+  Tensor forward(const Tensor& indices) override;
+  std::string_view kind() const override { return "Embedding"; }
+  const Tensor& weight() const { return weight_; }
+  std::optional<std::int64_t> padding_idx() const { return padding_idx_; }  ///< from the front
+
+ private:
+  std::optional<std::int64_t> padding_idx_;
+  Tensor weight_;
+};
+
 /// Normalises each channel (dimension 1 of rank 2 to 5) over batch and space (Ioffe, Szegedy 2015, arXiv:1502.03167).
 ///
 /// Training: statistics of the batch; running_mean and running_var move towards them by `momentum` (variance unbiased),
-/// num_batches_tracked counts. Without momentum the running statistics are the plain average of all batches seen; each
-/// step then reads the count back from the device and waits for it.
+/// num_batches_tracked counts. Without momentum the running statistics are the plain average of all batches seen.
 /// Evaluation, or frozen: the running statistics are used and left alone. Without track_running_stats there are no
 /// buffers and the batch's own statistics are always used.
-class BatchNorm2d : public Module {
+///
+/// This class takes any of these ranks; BatchNorm1d, 2d and 3d take theirs.
+class BatchNorm : public Module {
  public:
   struct Options {
     double eps = 1e-5;
@@ -87,8 +155,8 @@ class BatchNorm2d : public Module {
     bool track_running_stats = true;
   };
   /// @throws Kind::argument for num_features < 1, eps <= 0, momentum outside [0, 1]
-  explicit BatchNorm2d(std::int64_t num_features) : BatchNorm2d(num_features, Options{}) {}
-  BatchNorm2d(std::int64_t num_features, const Options& options);
+  explicit BatchNorm(std::int64_t num_features) : BatchNorm(num_features, Options{}) {}
+  BatchNorm(std::int64_t num_features, const Options& options) : BatchNorm("BatchNorm", 2, 5, num_features, options) {}
 
   Tensor forward(const Tensor& x) override;
   /// relu(forward(x)) in one pass.
@@ -96,7 +164,7 @@ class BatchNorm2d : public Module {
   /// relu(forward(x) + residual) in one pass.
   virtual Tensor forward_add_relu(const Tensor& x, const Tensor& residual);
 
-  std::string_view kind() const override { return "BatchNorm2d"; }
+  std::string_view kind() const override { return kind_; }
   std::int64_t num_features() const { return features_; }
   const Options& options() const { return options_; }
   void set_momentum(std::optional<double> momentum);
@@ -110,14 +178,43 @@ class BatchNorm2d : public Module {
   const Tensor& num_batches_tracked() const { return num_batches_tracked_; }
 
  protected:
-  /// The arguments of the functional op for this call.
-  functional::BatchNormArguments arguments() const;
+  /// @param kind  a string literal: the class, as kind() says it and messages do
+  /// @param least, most  the ranks of x that forward takes
+  BatchNorm(const char* kind, int least, int most, std::int64_t num_features, const Options& options);
+  /// The arguments of the functional op for this call. @throws Kind::argument for an x of another rank
+  functional::BatchNormArguments arguments(const Tensor& x) const;
 
  private:
+  const char* kind_;
+  int least_, most_;
   std::int64_t features_;
   Options options_;
   bool frozen_ = false;
   Tensor weight_, bias_, running_mean_, running_var_, num_batches_tracked_;
+};
+
+/// BatchNorm of [N, C] or [N, C, L].
+class BatchNorm1d : public BatchNorm {
+ public:
+  explicit BatchNorm1d(std::int64_t num_features) : BatchNorm1d(num_features, Options{}) {}
+  BatchNorm1d(std::int64_t num_features, const Options& options)
+      : BatchNorm("BatchNorm1d", 2, 3, num_features, options) {}
+};
+
+/// BatchNorm of [N, C, H, W].
+class BatchNorm2d : public BatchNorm {
+ public:
+  explicit BatchNorm2d(std::int64_t num_features) : BatchNorm2d(num_features, Options{}) {}
+  BatchNorm2d(std::int64_t num_features, const Options& options)
+      : BatchNorm("BatchNorm2d", 4, 4, num_features, options) {}
+};
+
+/// BatchNorm of [N, C, D, H, W].
+class BatchNorm3d : public BatchNorm {
+ public:
+  explicit BatchNorm3d(std::int64_t num_features) : BatchNorm3d(num_features, Options{}) {}
+  BatchNorm3d(std::int64_t num_features, const Options& options)
+      : BatchNorm("BatchNorm3d", 5, 5, num_features, options) {}
 };
 
 class ReLU : public Module {

@@ -46,6 +46,7 @@ struct TrainOptions {
   std::string checkpoint_every = "1epochs";
   std::int64_t keep = 3;
   std::string verify_checkpoint = "sample";
+  std::string checkpoint_failure = "stop";
 
   std::string signal = "USR1";
   std::int64_t requeue_exit_code = 99;

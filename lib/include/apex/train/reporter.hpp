@@ -15,6 +15,7 @@
 #include "apex/io/log/progress.hpp"
 #include "apex/io/log/tensorboard.hpp"
 #include "apex/train/meters.hpp"
+#include "apex/train/option_set.hpp"
 #include "apex/train/options.hpp"
 
 namespace apex::train {
@@ -41,6 +42,8 @@ class Reporter {
   /// @param start_step  records beyond it, of a run that this one resumes, are dropped; < 0 starts anew
   Reporter(const TrainOptions& options, std::vector<std::string> metric_names, int rank, std::int64_t start_step);
 
+  /// What the run goes by, as a table and as hyper-parameters in TensorBoard. @param step  where the run starts
+  void configuration(const std::vector<EffectiveOption>& options, std::int64_t step);
   /// A whole line, rank 0 only, unless --progress none.
   void line(const std::string& text);
   void start_epoch();
@@ -64,6 +67,7 @@ class Reporter {
     double samples = 0;                                ///< trained on, by all ranks
     Device device{};
     std::int64_t graph_launches = 0;
+    bool finished = true;  ///< nothing is left to do, so that nobody will go on from here
   };
   /// On a GPU also a line with the speed and the most device memory that was in use.
   void summary(const Summary& summary);

@@ -29,10 +29,11 @@ struct Resume {
   std::int64_t global_batch = 0;  ///< samples of an optimizer step
 };
 
-/// What --resume names: a file; the newest good one of a directory; or for "auto" that of the checkpoint directory, if
-/// there is one. Rank 0 looks, all ranks get its answer. Nothing to resume gives nothing: without --resume, and with
-/// "auto" on an empty directory. A run that trains holds the checkpoint directory's lock from here on, until its
-/// process ends. Collective.
+/// What --resume names: a file; the newest good one of a directory; for "best" the one that BEST of the checkpoint
+/// directory names; or for "auto" the newest good one there, if there is one. Unless --verify-checkpoint is none, all
+/// of it is checked before it is chosen. Rank 0 looks, all ranks get its answer. Nothing to resume gives nothing:
+/// without --resume, and with "auto" on an empty directory. A run that trains holds the checkpoint directory's lock
+/// from here on, until its process ends. Collective.
 /// @throws Kind::data  a named file or directory without a checkpoint is missing; or the run would start anew in a
 ///                     directory that holds the checkpoints of another, or that another uses at this moment
 /// @throws Kind::damaged

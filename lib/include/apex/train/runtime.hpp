@@ -3,6 +3,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "apex/collectives/session.hpp"
@@ -33,7 +35,19 @@ void apply_backend(const TrainOptions& options, Device device);
 /// the ranks that share it. Sets and returns them.
 int apply_threads(const TrainOptions& options, const dist::Session& session);
 
-/// Stops the job before its first step when ranks were started with different options, naming them. Collective.
+/// What ranks must have in common: names, and values as text.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+/// Stops the job when ranks differ in any of `facts`: "<what>: lr is 0.1 on rank 0, 0.2 on ranks 1, 3; ...". Costs one
+/// small all-reduce where all is well. Collective.
+/// @throws kind, on every rank alike
+void check_same(const dist::ProcessGroup& world, std::string_view what, const Facts& facts, Kind kind);
+
+/// The build ids of the running program and of the library, which tell builds apart.
+Facts program_facts();
+
+/// Stops the job before its first step when ranks run different builds of the program or were started with different
+/// options, naming what differs. Collective.
 /// @throws Kind::argument
 void check_same_configuration(const dist::ProcessGroup& world, const std::vector<EffectiveOption>& configuration);
 

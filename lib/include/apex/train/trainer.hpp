@@ -101,7 +101,8 @@ class Trainer {
   bool settle();
   bool report_profile();
   bool checkpoint_due_at_step() const;
-  void save(bool best);
+  enum class Need { this_one, any };  ///< whether the run can do without this checkpoint
+  void save(bool best, Need need);
   checkpoint::Section ddp_section() const;
   void restore_ddp(const checkpoint::Section& section);
   /// Counts this start; gives up at the third in a row from the same step.

@@ -9,15 +9,15 @@ namespace apex::nn::functional {
 namespace {
 
 /// An output for a op b: the layout of the operand that already has the output's sizes.
-Tensor broadcast_output(const Tensor& a, const Tensor& b, const char* op) {
+Tensor broadcast_output(const Tensor& a, const Tensor& b, const char* op, DType dtype) {
   const Dims sizes = broadcast_shapes(a.sizes(), b.sizes(), op);
-  if (a.sizes() == sizes) return empty_like(a);
-  if (b.sizes() == sizes) return empty_like(b, a.dtype());
-  return empty(sizes, a.dtype(), a.device());
+  if (a.sizes() == sizes) return empty_like(a, dtype);
+  if (b.sizes() == sizes) return empty_like(b, dtype);
+  return empty(sizes, dtype, a.device());
 }
 
 Tensor compute(const OpScope& op, const Tensor& a, const Tensor& b, kernels::BinaryOp kind) {
-  Tensor out = broadcast_output(a, b, op.row().name);
+  Tensor out = broadcast_output(a, b, op.row().name, a.dtype());
   kernels::binary(out.context(), out.view(), a.view(), b.view(), kind);
   return out;
 }
@@ -34,18 +34,12 @@ Tensor sum_or_difference(Op which, kernels::BinaryOp kind, Tensor a, Tensor b) {
                    });
 }
 
-/// Where the gradient of minimum or maximum goes to `a`.
-Tensor first_wins(const Tensor& a, const Tensor& b, kernels::CompareOp better) {
-  Tensor mask = empty(broadcast_shapes(a.sizes(), b.sizes()), DType::boolean, a.device());
-  kernels::compare(mask.context(), mask.view(), a.view(), b.view(), better);
-  return mask;
-}
-
-Tensor extremum(Op which, kernels::BinaryOp kind, kernels::CompareOp better, Tensor a, Tensor b) {
+/// `better(a, b)`: the gradient goes to a.
+Tensor extremum(Op which, kernels::BinaryOp kind, Tensor (*better)(const Tensor&, const Tensor&), Tensor a, Tensor b) {
   OpScope op(which, {&a, &b});
   return op.record(compute(op, a, b, kind), {a, b}, {{"a", a}, {"b", b}},
                    [a, b, better](const Tensor& dy, std::span<const bool> needs) -> Gradients {
-                     const Tensor mask = first_wins(a, b, better), zero = zeros({}, dy.dtype(), dy.device());
+                     const Tensor mask = better(a, b), zero = zeros({}, dy.dtype(), dy.device());
                      Gradients g(2);
                      if (needs[0]) g[0] = unbroadcast(where(mask, dy, zero), a.sizes());
                      if (needs[1]) g[1] = unbroadcast(where(mask, zero, dy), b.sizes());
@@ -92,12 +86,8 @@ Tensor div(const Tensor& a_in, const Tensor& b_in) {
                    });
 }
 
-Tensor minimum(const Tensor& a, const Tensor& b) {
-  return extremum(Op::minimum, kernels::BinaryOp::minimum, kernels::CompareOp::le, a, b);
-}
-Tensor maximum(const Tensor& a, const Tensor& b) {
-  return extremum(Op::maximum, kernels::BinaryOp::maximum, kernels::CompareOp::ge, a, b);
-}
+Tensor minimum(const Tensor& a, const Tensor& b) { return extremum(Op::minimum, kernels::BinaryOp::minimum, le, a, b); }
+Tensor maximum(const Tensor& a, const Tensor& b) { return extremum(Op::maximum, kernels::BinaryOp::maximum, ge, a, b); }
 
 Tensor scale(const Tensor& x_in, double factor, double shift) {
   Tensor x = x_in;
@@ -125,5 +115,22 @@ Tensor where(const Tensor& condition_in, const Tensor& a_in, const Tensor& b_in)
         return g;
       });
 }
+
+namespace {
+Tensor compared(const Tensor& a_in, const Tensor& b_in, kernels::CompareOp kind) {
+  Tensor a = a_in, b = b_in;
+  OpScope op(Op::compare, {&a, &b});
+  Tensor out = broadcast_output(a, b, op.row().name, DType::boolean);
+  kernels::compare(out.context(), out.view(), a.view(), b.view(), kind);
+  return out;
+}
+}  // namespace
+
+Tensor eq(const Tensor& a, const Tensor& b) { return compared(a, b, kernels::CompareOp::eq); }
+Tensor ne(const Tensor& a, const Tensor& b) { return compared(a, b, kernels::CompareOp::ne); }
+Tensor lt(const Tensor& a, const Tensor& b) { return compared(a, b, kernels::CompareOp::lt); }
+Tensor le(const Tensor& a, const Tensor& b) { return compared(a, b, kernels::CompareOp::le); }
+Tensor gt(const Tensor& a, const Tensor& b) { return compared(a, b, kernels::CompareOp::gt); }
+Tensor ge(const Tensor& a, const Tensor& b) { return compared(a, b, kernels::CompareOp::ge); }
 
 }  // namespace apex::nn::functional

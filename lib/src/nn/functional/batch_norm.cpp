@@ -46,6 +46,9 @@ void check_arguments(const OpScope& op, const Tensor& x, const BatchNormArgument
 Tensor batch_norm_op(Op which, Tensor x_in, Tensor residual_in, BatchNormArguments a, bool relu) {
   OpScope op(which, {&x_in, &a.weight, &a.bias, &a.running_mean, &a.running_var, &a.num_batches_tracked, &residual_in});
   check_arguments(op, x_in, a);
+  const Tensor weight = a.weight, bias = a.bias;  // as given: what gradients are for
+  if (weight.defined()) a.weight = dense(weight);
+  if (bias.defined()) a.bias = dense(bias);
   const Tensor x = dense(x_in);
   const Tensor residual = residual_in.defined() ? with_strides_of(residual_in, x) : Tensor();
   const auto context = x.context();
@@ -56,9 +59,10 @@ Tensor batch_norm_op(Op which, Tensor x_in, Tensor residual_in, BatchNormArgumen
     spread = empty_like(mean);
     kernels::BatchNormOptions counting = options;
     counting.batches_tracked = a.num_batches_tracked.view();
+    counting.cumulative = !a.momentum && a.running_mean.defined();
     kernels::batch_norm_forward(context, y.view(), mean.view(), spread.view(), a.running_mean.view(),
                                 a.running_var.view(), x.view(), a.weight.view(), a.bias.view(), residual.view(),
-                                a.momentum, counting);
+                                a.momentum.value_or(0.0), counting);
     for (const Tensor* changed : {&a.running_mean, &a.running_var, &a.num_batches_tracked})
       if (changed->defined()) changed->raise_version();
   } else {
@@ -69,7 +73,7 @@ Tensor batch_norm_op(Op which, Tensor x_in, Tensor residual_in, BatchNormArgumen
   }
   const Tensor kept_y = relu && residual.defined() ? y.detach() : Tensor();
   return op.record(
-      y, {x_in, a.weight, a.bias, residual_in},
+      y, {x_in, weight, bias, residual_in},
       {{"x", x},
        {"weight", a.weight},
        {"bias", relu ? a.bias : Tensor()},

@@ -50,6 +50,12 @@ inline Tensor record_linear(const char* name, Tensor gradient, const Tensor& dy,
                  .backward = [backward = std::move(backward)](const Tensor& g) -> Gradients { return {backward(g)}; },
                  .double_differentiable = true});
 }
+/// What a gradient needs to know of the tensor it is for.
+struct Like {
+  explicit Like(const Tensor& t) : sizes(t.sizes()), format(t.memory_format()) {}
+  Dims sizes;
+  MemoryFormat format;
+};
 
 /// Sums what broadcasting to g's sizes had repeated. Differentiable.
 Tensor unbroadcast(const Tensor& g, const Dims& sizes);

@@ -16,9 +16,18 @@
 
 namespace apex::io {
 
+/// A row of a batch that is still the bytes of a JPEG file (LoaderOptions::leaves_encoded).
+struct EncodedRow {
+  std::int64_t row = 0;  ///< of the batch
+  std::int64_t id = -1;  ///< of the sample that stands there, which Batch::ids need not name (BadSample::skip)
+  JpegInfo info;
+  Placement placement;  ///< what the transform does to it
+  std::vector<std::uint8_t> bytes;
+};
+
 /// One rank's part of a global batch, on the host.
 struct Batch {
-  Tensor images;  ///< u8 [n, C, H, W], channels-last strides, 0..255
+  Tensor images;  ///< u8 [n, C, H, W], channels-last strides, 0..255; rows in `encoded` are not written
   Tensor labels;  ///< i64 [n]
   Tensor ids;     ///< i64 [n]: index in the data set
   std::int64_t valid =
@@ -28,6 +37,7 @@ struct Batch {
   std::int64_t first = 0;   ///< row i is row first + i * stride of the global batch (rank and number of ranks):
   std::int64_t stride = 1;  ///<   the row of a random mask (DESIGN: the mask's row is the global sample index)
   double wait_seconds = 0;  ///< how long next() held the caller
+  std::vector<EncodedRow> encoded = {};  ///< by row; empty unless LoaderOptions::leaves_encoded
 };
 
 /// What to do with a sample that is no picture (cut short, wrong format, failed checksum). The decision looks at the
@@ -49,6 +59,9 @@ struct LoaderOptions {
   /// Where batches are put: host memory of so many bytes, 64-byte aligned, asked for by the reader threads; empty: the
   /// host pool. Page-locked memory lets a GPU fetch them without a copy of the host's.
   std::function<std::shared_ptr<Storage>(std::size_t bytes)> memory = {};
+  /// Which JPEG files are handed out as they are, in Batch::encoded, with what was drawn for them, for somebody else to
+  /// decode and transform; asked by the reader threads. All others, and all when empty, are decoded here.
+  std::function<bool(const JpegInfo&)> leaves_encoded = {};
   int retries = 3;                             ///< further tries after a failure of the file system
   std::chrono::milliseconds retry_delay{100};  ///< before the first retry; doubles with each
   /// Testing aid: reading a batch takes this much longer. Also set by the environment variable APEX_READ_DELAY_MS.
@@ -86,7 +99,14 @@ class Loader {
   ///         start(); Kind::state before start()
   std::optional<Batch> next();
 
+  /// Decodes row encoded[k] of a batch of this loader's here after all, as if it had not been left: into images, with
+  /// the bad-sample policy, which may change its label. encoded[k].bytes are empty then.
+  /// @throws what next() would have thrown for it
+  void decode(Batch& batch, std::size_t k);
+
   std::int64_t steps_per_epoch() const noexcept;
+  /// Whether batches may have encoded rows.
+  bool leaves_encoded() const noexcept;
   const Dataset& dataset() const noexcept;
   const Sampler& sampler() const noexcept;
   int workers() const noexcept;

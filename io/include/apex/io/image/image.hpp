@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -54,6 +55,24 @@ ImageFormat sniff_image_format(std::span<const std::uint8_t> bytes) noexcept;
 /// Pictures with more pixels than this are refused before memory is taken for them (a decompression bomb is a few
 /// kilobytes that unpack to gigabytes).
 inline constexpr std::int64_t kMaxImagePixels = std::int64_t{1} << 28;
+
+/// What a JPEG file's header says, and whether its data look whole.
+struct JpegInfo {
+  int width = 0;
+  int height = 0;
+  bool gray = false;  ///< one component; else YCbCr
+  /// Chroma samples are this many times coarser than luma's: 1 1 is 4:4:4, 2 1 4:2:2, 2 2 4:2:0.
+  int chroma_x = 1;
+  int chroma_y = 1;
+  friend bool operator==(const JpegInfo&, const JpegInfo&) = default;
+};
+
+/// The header of a plain JPEG: 8-bit baseline or extended sequential, Huffman, one scan with all components, gray or
+/// YCbCr (as libjpeg decides it), one sampling for both chroma components (1 1 for gray), within kMaxImagePixels, and
+/// with data that reach the end marker without another one between. Nothing for all other files, progressive, CMYK and
+/// cut ones included: those are for decode_image, which also says what is wrong with them. Reads the bytes once,
+/// decodes none; damage that only the Huffman codes show goes unseen.
+std::optional<JpegInfo> plain_jpeg_info(std::span<const std::uint8_t> bytes) noexcept;
 
 /// Decodes JPEG (baseline, progressive; gray, YCbCr, RGB, CMYK, YCCK) or PNG (every type and depth, interlaced too).
 /// `channels` is 1 or 3. The result equals Pillow's `Image.open(f).convert("RGB")` or `.convert("L")`, that is:

@@ -25,7 +25,13 @@ ImageView crop(const ImageView& image, const CropBox& box);
 /// every pass rounded to 8 bits by adding half a unit. @throws Kind::argument on an empty picture or size
 Image resize_bilinear(const ImageView& image, int width, int height);
 
+struct ImageSize {
+  int width = 0;
+  int height = 0;
+};
+
 /// Shorter side to `size`, the other to floor(size * longer / shorter). @throws Kind::argument
+ImageSize shorter_side_size(int width, int height, int size);
 Image resize_shorter_side(const ImageView& image, int size);
 
 /// The middle width x height; offsets are (image - wanted) / 2, halves to even. A picture that is smaller is padded
@@ -71,6 +77,19 @@ TransformOptions small_eval_transform(int height, int width);
 CropBox draw_resized_crop(const TransformOptions& options, int width, int height, std::int64_t epoch,
                           std::int64_t sample);
 
+/// What a transform does to one picture: the part inside `box` becomes resized_width x resized_height (resize_bilinear;
+/// nothing where the box has that size), the result is the window of the transform's size whose corner lies at
+/// (left, top) of it, with zeros where the window reaches outside, mirrored left to right if `flip`.
+struct Placement {
+  CropBox box;
+  int resized_width = 0;
+  int resized_height = 0;
+  int left = 0;
+  int top = 0;
+  bool flip = false;
+  friend bool operator==(const Placement&, const Placement&) = default;
+};
+
 /// Applies TransformOptions. What is drawn depends on (seed, epoch, sample) alone, so a sample looks the same whatever
 /// the number of ranks or workers and wherever a run was resumed. Safe to call from many threads.
 class Transform {
@@ -82,8 +101,13 @@ class Transform {
   int width() const noexcept { return options_.width; }
   int height() const noexcept { return options_.height; }
 
+  /// What is drawn for a picture of this size. @throws Kind::argument on an empty one
+  Placement place(int image_width, int image_height, std::int64_t epoch, std::int64_t sample) const;
+
   /// Writes width * height * channels bytes (HWC, channels as in `image`) to `out`.
   void apply(const ImageView& image, std::int64_t epoch, std::int64_t sample, std::uint8_t* out) const;
+  /// The same with the placement given; its box lies inside the picture.
+  void apply(const ImageView& image, const Placement& placement, std::uint8_t* out) const;
   Image apply(const ImageView& image, std::int64_t epoch, std::int64_t sample) const;
 
  private:

@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+// The rows of `apex_bench ops` beside the op table.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "apex/autograd/ops.hpp"
+#include "support/subprocess.hpp"
+
+namespace apex::test {
+namespace {
+
+/// Title of each row to the names of its ops.
+std::map<std::string, std::set<std::string>> rows_of(const std::string& text) {
+  std::map<std::string, std::set<std::string>> rows;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const auto tab = line.find('\t');
+    EXPECT_NE(tab, std::string::npos) << line;
+    if (tab == std::string::npos) continue;
+    const std::string title = line.substr(0, tab);
+    EXPECT_EQ(rows.count(title), 0u) << "two rows of one title: " << title;
+    auto& ops = rows[title];
+    std::istringstream names(line.substr(tab + 1));
+    for (std::string name; std::getline(names, name, ',');) ops.insert(name);
+  }
+  return rows;
+}
+
+TEST(BenchRows, EveryOpOfTheTableHasOne) {
+  Subprocess process({APEX_BENCH, "ops", "--list", "--device", "cpu"});
+  ASSERT_TRUE(process.finish(60));
+  ASSERT_EQ(process.exit_code(), 0) << process.output();
+  std::set<std::string> timed;
+  for (const auto& [title, ops] : rows_of(process.output())) timed.insert(ops.begin(), ops.end());
+  std::set<std::string> table;
+  for (const OpRow& row : kOps) {
+    table.insert(row.name);
+    EXPECT_EQ(timed.count(row.name), 1u) << row.name << " has no row in apex_bench ops (apps/bench/ops_*.cpp)";
+  }
+  for (const std::string& name : timed) EXPECT_EQ(table.count(name), 1u) << name << " is no op of the table";
+}
+
+TEST(BenchRows, AListIsOfWhatWasAskedForAndRunsNothing) {
+  Subprocess some({APEX_BENCH, "ops", "--list", "--device", "cpu", "--only", "softmax"});
+  ASSERT_TRUE(some.finish(60));
+  ASSERT_EQ(some.exit_code(), 0) << some.output();
+  std::set<std::string> ops;
+  for (const auto& [title, names] : rows_of(some.output()))
+    if (title.find("softmax") != std::string::npos) ops.insert(names.begin(), names.end());
+  EXPECT_EQ(ops, (std::set<std::string>{"log_softmax", "softmax"}));
+  Subprocess both({APEX_BENCH, "ops", "--list", "--peer", "--device", "cpu"});
+  ASSERT_TRUE(both.finish(60));
+  EXPECT_EQ(both.exit_code(), 2) << both.output();
+}
+
+}  // namespace
+}  // namespace apex::test
