@@ -182,25 +182,28 @@ void loss_pair(Suite& suite, const LossRow& row, std::int64_t n, DType dtype) {
                           }};
             },
             {row.op});
-  suite.row(apex::concat(row.name, " backward", tail), apex::concat("loss_bwd ", row.name, tail), [&] {
-    const Tensor x = x_of(), t = t_of(), dx = apex::empty_like(x);
-    // Of a sum: a mean's gradients of so many elements are too small for 16 bits.
-    const Tensor g = apex::full({}, 0.5, wide, suite.device());
-    kernels::PointwiseLoss options = row.options;
-    options.reduction = kernels::Reduction::sum;
-    return Work{
-        Unit::bytes, 3 * bytes_of(n, dtype),
-        [=] { kernels::pointwise_loss_backward(x.context(), dx.view(), {}, in(g), in(x), in(t), {}, {}, options); },
-        [=](Check& check) {
-          for (const auto i : places(n)) {
-            const double v = at(x, i), target = at(t, i), h = 1e-5;
-            const double d = std::abs(v - target);
-            if (d < 1e-4 || std::abs(d - 0.5) < 1e-4) continue;  // a corner
-            const double want = 0.5 * (row.reference(v + h, target) - row.reference(v - h, target)) / (2 * h);
-            check.near(row.name, i, at(dx, i), want, rounding_of(dtype) + 1e-6, 1e-6);
-          }
-        }};
-  });
+  suite.row(
+      apex::concat(row.name, " backward", tail), apex::concat("loss_bwd ", row.name, tail),
+      [&] {
+        const Tensor x = x_of(), t = t_of(), dx = apex::empty_like(x);
+        // Of a sum: a mean's gradients of so many elements are too small for 16 bits.
+        const Tensor g = apex::full({}, 0.5, wide, suite.device());
+        kernels::PointwiseLoss options = row.options;
+        options.reduction = kernels::Reduction::sum;
+        return Work{
+            Unit::bytes, 3 * bytes_of(n, dtype),
+            [=] { kernels::pointwise_loss_backward(x.context(), dx.view(), {}, in(g), in(x), in(t), {}, {}, options); },
+            [=](Check& check) {
+              for (const auto i : places(n)) {
+                const double v = at(x, i), target = at(t, i), h = 1e-5;
+                const double d = std::abs(v - target);
+                if (d < 1e-4 || std::abs(d - 0.5) < 1e-4) continue;  // a corner
+                const double want = 0.5 * (row.reference(v + h, target) - row.reference(v - h, target)) / (2 * h);
+                check.near(row.name, i, at(dx, i), want, rounding_of(dtype) + 1e-6, 1e-6);
+              }
+            }};
+      },
+      {row.op});
 }
 
 void nll_pair(Suite& suite, DType dtype) {
