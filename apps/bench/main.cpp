@@ -75,6 +75,7 @@ int kernels(const std::string& what, int argc, char** argv) {
     bench::optimizer_rows(suite);
   } else {
     bench::memory_rows(suite);
+    bench::activation_rows(suite);
     bench::batch_norm_rows(suite);
     bench::loss_rows(suite);
     bench::matrix_rows(suite);

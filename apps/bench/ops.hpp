@@ -9,6 +9,7 @@ namespace bench {
 /// The rows of `apex_bench ops`, by family; shapes and counting are those of the published comparison of Apex's
 /// kernels (README). On the CPU every row runs in f32 and smaller.
 void memory_rows(Suite& suite);
+void activation_rows(Suite& suite);
 void batch_norm_rows(Suite& suite);
 void loss_rows(Suite& suite);
 void matrix_rows(Suite& suite);

@@ -112,7 +112,8 @@ void unary_rows(Suite& suite, const Sizes& s) {
                {kernels::UnaryOp::reciprocal, Op::reciprocal, [](double x) { return 1 / x; }},
                {kernels::UnaryOp::square, Op::square, [](double x) { return x * x; }},
                {kernels::UnaryOp::tanh, Op::tanh, [](double x) { return std::tanh(x); }},
-               {kernels::UnaryOp::sigmoid, Op::sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }}};
+               {kernels::UnaryOp::sigmoid, Op::sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }},
+               {kernels::UnaryOp::erf, Op::erf, [](double x) { return std::erf(x); }}};
   for (const auto& c : cases) {
     const std::string title = name_of(c.kind) + s.tail;
     simple_row(suite, {.title = title,

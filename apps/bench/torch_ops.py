@@ -76,6 +76,60 @@ def relu(n, dtype):
     return lambda: torch.clamp_min(a, 0, out=y)
 
 
+aten = torch.ops.aten
+ACTIVATIONS = {  # forward and backward of x, and of dy and x
+    "gelu": (lambda x: aten.gelu(x), lambda g, x: aten.gelu_backward(g, x)),
+    "gelu_tanh": (lambda x: aten.gelu(x, approximate="tanh"), lambda g, x: aten.gelu_backward(g, x, approximate="tanh")),
+    "silu": (lambda x: aten.silu(x), lambda g, x: aten.silu_backward(g, x)),
+    "leaky_relu": (lambda x: aten.leaky_relu(x, 0.2), lambda g, x: aten.leaky_relu_backward(g, x, 0.2, False)),
+    "elu": (lambda x: aten.elu(x, 1.0), lambda g, x: aten.elu_backward(g, 1.0, 1, 1, False, x)),
+    "softplus": (lambda x: aten.softplus(x), lambda g, x: aten.softplus_backward(g, x, 1, 20)),
+    "clamp": (lambda x: torch.clamp(x, -0.5, 0.5), None),
+    "hardtanh": (lambda x: aten.hardtanh(x, -0.5, 0.5), lambda g, x: aten.hardtanh_backward(g, x, -0.5, 0.5)),
+    "log_sigmoid": (lambda x: F.logsigmoid(x), None),
+}
+
+
+def activation(backward, name, n, dtype):
+    x = rand(int(n), dtype=DTYPES[dtype]).mul_(4)
+    forward, slope = ACTIVATIONS[name]
+    if not backward:
+        return lambda: forward(x)
+    if slope is None:
+        raise NotImplementedError("no backward of its own")
+    g = torch.rand_like(x)
+    return lambda: slope(g, x)
+
+
+LOSSES = {
+    "mse_loss": F.mse_loss, "l1_loss": F.l1_loss, "smooth_l1_loss": F.smooth_l1_loss,
+    "huber_loss": lambda x, t, reduction="mean": F.huber_loss(x, t, delta=0.5, reduction=reduction),
+    "binary_cross_entropy": F.binary_cross_entropy,
+    "binary_cross_entropy_with_logits": F.binary_cross_entropy_with_logits, "kl_div": F.kl_div,
+}
+
+
+def loss(backward, name, n, dtype):
+    x, t = torch.rand(int(n), device=device).to(DTYPES[dtype]), torch.rand(int(n), device=device).to(DTYPES[dtype])
+    if name == "binary_cross_entropy":
+        x = x.mul_(0.9).add_(0.05)
+    if not backward:
+        return lambda: LOSSES[name](x, t)
+    x.requires_grad_()
+    value = LOSSES[name](x, t, reduction="sum")
+    return lambda: torch.autograd.grad(value, x, retain_graph=True)
+
+
+def nll(backward, n, classes, side, dtype):
+    n, classes, side = int(n), int(classes), int(side)
+    x = rand(n, classes, side, side, dtype=DTYPES[dtype]).requires_grad_(backward)
+    labels = (torch.arange(n * side * side, device=device) * 7919 % classes).view(n, side, side)
+    if not backward:
+        return lambda: F.nll_loss(x, labels)
+    value = F.nll_loss(x, labels, reduction="sum")
+    return lambda: torch.autograd.grad(value, x, retain_graph=True)
+
+
 def sum_(rows, columns, dim, dtype):
     x = rand(int(rows), int(columns), dtype=DTYPES[dtype])
     dims = [0, 1] if dim == "all" else [int(dim)]
@@ -356,6 +410,9 @@ def batch_norm_eval(n, c, h, w, dtype):
 
 OPS = {
     "copy": copy, "cast": cast, "channels_last": channels_last, "add": add, "relu": relu, "sum": sum_,
+    "act_fwd": lambda *a: activation(False, *a), "act_bwd": lambda *a: activation(True, *a),
+    "loss_fwd": lambda *a: loss(False, *a), "loss_bwd": lambda *a: loss(True, *a),
+    "nll_fwd": lambda *a: nll(False, *a), "nll_bwd": lambda *a: nll(True, *a),
     "max_pool_fwd": lambda *a: max_pool(False, *a), "max_pool_bwd": lambda *a: max_pool(True, *a),
     "image_normalize": image_normalize,
     "bn_relu_fwd": lambda *a: batch_norm(False, False, *a), "bn_relu_bwd": lambda *a: batch_norm(False, True, *a),

@@ -2,15 +2,22 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <benchmark/benchmark.h>
 
+#include <omp.h>
+
+#include <cstring>
+#include <string>
 #include <vector>
 
+#include "apex/core/simd.hpp"
 #include "apex/core/tensor.hpp"
+#include "apex/kernels/activation.hpp"
 #include "apex/kernels/batch_norm.hpp"
 #include "apex/kernels/conv.hpp"
 #include "apex/kernels/copy.hpp"
 #include "apex/kernels/elementwise.hpp"
 #include "apex/kernels/image.hpp"
 #include "apex/kernels/indexing.hpp"
+#include "apex/kernels/loss.hpp"
 #include "apex/kernels/matmul.hpp"
 #include "apex/kernels/multi_tensor.hpp"
 #include "apex/kernels/pool.hpp"
@@ -300,6 +307,112 @@ BENCHMARK(conv3x3)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
 
+// --- arrays far larger than the caches, beside a copy of as many bytes by all threads ---
+
+constexpr std::int64_t kLarge = std::int64_t{1} << 24;
+const DType kLargeTypes[] = {DType::f32, DType::f16, DType::bf16};
+
+Tensor large(DType dtype) { return filled({kLarge / 4096, 4096}, MemoryFormat::contiguous, dtype); }
+
+/// Times `run`, which moves `arrays` arrays of kLarge elements; once before, so that all pages are there.
+template <class F>
+void large_run(benchmark::State& state, DType dtype, int arrays, F&& run) {
+  run();
+  for (auto _ : state) run();
+  state.SetBytesProcessed(state.iterations() * kLarge * arrays * static_cast<std::int64_t>(size_of(dtype)));
+}
+
+void large_copy(benchmark::State& state, DType dtype) {
+  const Tensor x = large(dtype), y = empty_like(x);
+  const std::size_t bytes = x.bytes();
+  large_run(state, dtype, 2, [&] {
+#pragma omp parallel
+    {
+      const auto part = simd::split(static_cast<std::int64_t>(bytes), omp_get_thread_num(), omp_get_num_threads());
+      std::memcpy(static_cast<char*>(y.raw_data()) + part.begin, static_cast<const char*>(x.raw_data()) + part.begin,
+                  static_cast<std::size_t>(part.end - part.begin));
+    }
+  });
+}
+
+void large_unary(benchmark::State& state, DType dtype, kernels::UnaryOp op) {
+  const Tensor x = large(dtype), y = empty_like(x);
+  large_run(state, dtype, 2, [&] { kernels::unary({}, y.view(), x.view(), op); });
+}
+
+void large_activation(benchmark::State& state, DType dtype, kernels::Activation f) {
+  const Tensor x = large(dtype), y = empty_like(x);
+  large_run(state, dtype, 2, [&] { kernels::activation({}, y.view(), x.view(), f); });
+}
+
+void large_activation_backward(benchmark::State& state, DType dtype, kernels::Activation f) {
+  const Tensor x = large(dtype), dy = large(dtype), dx = empty_like(x);
+  large_run(state, dtype, 3, [&] { kernels::activation_backward({}, dx.view(), dy.view(), x.view(), f); });
+}
+
+void large_binary(benchmark::State& state, DType dtype, kernels::BinaryOp op) {
+  const Tensor a = large(dtype), b = large(dtype), y = empty_like(a);
+  large_run(state, dtype, 3, [&] { kernels::binary({}, y.view(), a.view(), b.view(), op); });
+}
+
+void large_reduce(benchmark::State& state, DType dtype, Dims dims, kernels::ReduceOp op) {
+  const Tensor x = large(dtype);
+  const Tensor y = empty(dims.empty() ? Dims{1, 1} : dims[0] == 0 ? Dims{1, 4096} : Dims{kLarge / 4096, 1}, dtype);
+  large_run(state, dtype, 1, [&] { kernels::reduce({}, y.view(), x.view(), dims, op); });
+}
+
+void large_loss(benchmark::State& state, DType dtype, kernels::LossKind kind) {
+  const Tensor x = large(dtype), t = large(dtype), loss = empty({});
+  large_run(state, dtype, 2,
+            [&] { kernels::pointwise_loss({}, loss.view(), x.view(), t.view(), {}, {}, {.kind = kind}); });
+}
+
+/// Registered in main: names are made of op and type.
+void register_large() {
+  using kernels::ActivationKind;
+  using kernels::UnaryOp;
+  const auto add_row = [](const std::string& name, auto run) {
+    benchmark::RegisterBenchmark(name.c_str(), run)->Unit(benchmark::kMillisecond)->UseRealTime();
+  };
+  for (const DType t : kLargeTypes) {
+    const std::string tail = std::string("/") + name_of(t);
+    add_row("large_copy" + tail, [=](benchmark::State& s) { large_copy(s, t); });
+    for (const auto op : {UnaryOp::neg, UnaryOp::sqrt, UnaryOp::relu, UnaryOp::exp, UnaryOp::log, UnaryOp::tanh,
+                          UnaryOp::sigmoid, UnaryOp::erf})
+      add_row(std::string("large_unary/") + name_of(op) + tail, [=](benchmark::State& s) { large_unary(s, t, op); });
+    for (const kernels::Activation f : {kernels::Activation{ActivationKind::gelu},
+                                        {ActivationKind::gelu_tanh},
+                                        {ActivationKind::silu},
+                                        {ActivationKind::leaky_relu, 0.2},
+                                        {ActivationKind::elu, 1.0},
+                                        {ActivationKind::softplus, 1.0, 20.0},
+                                        {ActivationKind::clamp, -0.5, 0.5},
+                                        {ActivationKind::log_sigmoid}}) {
+      add_row(std::string("large_activation/") + name_of(f.kind) + tail,
+              [=](benchmark::State& s) { large_activation(s, t, f); });
+      add_row(std::string("large_activation_backward/") + name_of(f.kind) + tail,
+              [=](benchmark::State& s) { large_activation_backward(s, t, f); });
+    }
+    for (const auto op :
+         {kernels::BinaryOp::add, kernels::BinaryOp::mul, kernels::BinaryOp::div, kernels::BinaryOp::maximum})
+      add_row(std::string("large_binary/") + name_of(op) + tail, [=](benchmark::State& s) { large_binary(s, t, op); });
+    for (const auto& [name, dims] : {std::pair<const char*, Dims>{"all", {}}, {"rows", {1}}, {"columns", {0}}})
+      for (const auto op : {kernels::ReduceOp::sum, kernels::ReduceOp::max})
+        add_row(std::string("large_reduce/") + name_of(op) + '/' + name + tail,
+                [=, d = dims](benchmark::State& s) { large_reduce(s, t, d, op); });
+    for (const auto kind : {kernels::LossKind::mse, kernels::LossKind::bce_with_logits})
+      add_row(std::string("large_loss/") + kernels::name_of(kind) + tail,
+              [=](benchmark::State& s) { large_loss(s, t, kind); });
+  }
+}
+
 }  // namespace
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  register_large();
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}

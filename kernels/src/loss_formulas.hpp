@@ -2,11 +2,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
-#include "apex/core/philox.hpp"
 #include "apex/kernels/loss.hpp"
 
 // The formulas of pointwise losses, one statement for both backends. M gives exp, log, fabs, sigmoid and
 // log1p_of_unit (ln(1 + z) for z in [0, 1]) of the compute type C.
+
+// Inlined, or loops over them would not vectorise.
+#ifdef __CUDACC__
+#define APEX_FORMULA __host__ __device__ __forceinline__
+#else
+#define APEX_FORMULA [[gnu::always_inline]] inline
+#endif
 
 namespace apex::kernels {
 
@@ -15,17 +21,17 @@ template <LossKind kKind, bool kLogTarget, class M, class C>
 struct LossFormula {
   C delta;
 
-  APEX_HOST_DEVICE static C sign(C d) { return d > C(0) ? C(1) : d < C(0) ? C(-1) : d; }  // NaN stays
+  APEX_FORMULA static C sign(C d) { return d > C(0) ? C(1) : d < C(0) ? C(-1) : d; }  // NaN stays
   /// Logarithms in bce: not below -100.
-  APEX_HOST_DEVICE static C cut_log(C v) {
+  APEX_FORMULA static C cut_log(C v) {
     const C l = M::log(v);
     return l < C(-100) ? C(-100) : l;
   }
   /// A share of 0 counts for nothing, also of infinity.
-  APEX_HOST_DEVICE static C share(C a, C v) { return a == C(0) ? C(0) : a * v; }
-  APEX_HOST_DEVICE static C positive(C v) { return v > C(0) ? v : C(0); }
+  APEX_FORMULA static C share(C a, C v) { return a == C(0) ? C(0) : a * v; }
+  APEX_FORMULA static C positive(C v) { return v > C(0) ? v : C(0); }
 
-  APEX_HOST_DEVICE C value(C x, C t, C w, C p) const {
+  APEX_FORMULA C value(C x, C t, C w, C p) const {
     const C d = x - t, size = M::fabs(d);
     if constexpr (kKind == LossKind::mse) return d * d;
     if constexpr (kKind == LossKind::l1) return size;
@@ -43,7 +49,7 @@ struct LossFormula {
     }
   }
 
-  APEX_HOST_DEVICE C by_x(C x, C t, C w, C p) const {
+  APEX_FORMULA C by_x(C x, C t, C w, C p) const {
     const C d = x - t;
     if constexpr (kKind == LossKind::mse) return C(2) * d;
     if constexpr (kKind == LossKind::l1) return sign(d);
@@ -60,7 +66,7 @@ struct LossFormula {
     }
   }
 
-  APEX_HOST_DEVICE C by_target(C x, C t, C w, C p) const {
+  APEX_FORMULA C by_target(C x, C t, C w, C p) const {
     if constexpr (kKind == LossKind::bce) return w * (cut_log(C(1) - x) - cut_log(x));
     if constexpr (kKind == LossKind::bce_with_logits) {
       const C both = M::log1p_of_unit(M::exp(-M::fabs(x)));
@@ -78,3 +84,5 @@ struct LossFormula {
 enum class LossTerm { value, by_x, by_target };
 
 }  // namespace apex::kernels
+
+#undef APEX_FORMULA

@@ -95,7 +95,8 @@ std::vector<std::vector<double>> groups_of(const Array& a, const Dims& dims, Dim
 const std::vector<OpCase>& op_cases() {
   static const std::vector<OpCase> all = [] {
     std::vector<OpCase> out;
-    for (auto* family : {elementwise_cases, reduction_cases, shape_cases, index_cases, layer_cases, loss_cases})
+    for (auto* family : {elementwise_cases, reduction_cases, shape_cases, index_cases, layer_cases, loss_cases,
+                         activation_cases, pointwise_loss_cases})
       for (OpCase& c : family()) out.push_back(std::move(c));
     return out;
   }();

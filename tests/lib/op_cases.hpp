@@ -102,5 +102,7 @@ std::vector<OpCase> shape_cases();
 std::vector<OpCase> index_cases();
 std::vector<OpCase> layer_cases();
 std::vector<OpCase> loss_cases();
+std::vector<OpCase> activation_cases();
+std::vector<OpCase> pointwise_loss_cases();
 
 }  // namespace apex::test

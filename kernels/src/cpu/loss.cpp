@@ -12,23 +12,23 @@ namespace {
 /// The functions of loss_formulas.hpp.
 struct Math {
   template <class C>
-  static C exp(C x) {
+  [[gnu::always_inline]] static inline C exp(C x) {
     return vm::exp(x);
   }
   template <class C>
-  static C log(C x) {
+  [[gnu::always_inline]] static inline C log(C x) {
     return vm::log(x);
   }
   template <class C>
-  static C fabs(C x) {
+  [[gnu::always_inline]] static inline C fabs(C x) {
     return std::fabs(x);
   }
   template <class C>
-  static C sigmoid(C x) {
+  [[gnu::always_inline]] static inline C sigmoid(C x) {
     return vm::sigmoid(x);
   }
   template <class C>
-  static C log1p_of_unit(C x) {
+  [[gnu::always_inline]] static inline C log1p_of_unit(C x) {
     return vm::log1p_of_unit(x);
   }
 };
@@ -50,7 +50,7 @@ Dims strides_under(const ConstView& v, const Dims& sizes) {
 
 /// value[j] of the m <= kMapBlock elements from element `at` of a row on.
 template <LossTerm kTerm, class Formula, class T, int N, class Offsets>
-void values_of(compute_t<T>* value, const Formula& f, const Inputs<T>& in, const Loop<N>& loop, const Offsets& offset,
+void values_of(compute_t<T>* value, Formula f, const Inputs<T>& in, const Loop<N>& loop, const Offsets& offset,
                std::int64_t at, std::int64_t m) {
   using C = compute_t<T>;
   C x[kMapBlock], t[kMapBlock], w[kMapBlock], p[kMapBlock];

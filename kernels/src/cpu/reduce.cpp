@@ -13,7 +13,8 @@ namespace apex::kernels::cpu {
 namespace {
 
 constexpr std::int64_t kSegment = 4096;  // terms summed in the accumulation type before f64 takes over
-constexpr std::int64_t kWidth = 256;     // outputs side by side in one task
+constexpr std::int64_t kBlock = 256;     // elements converted at once
+constexpr std::int64_t kWidth = 1024;    // outputs side by side in one task: long pieces of each row of x
 
 template <class C>
 struct Sum {
@@ -28,7 +29,7 @@ struct Max {
   static C identity() {
     return std::is_integral_v<C> ? std::numeric_limits<C>::lowest() : -std::numeric_limits<C>::infinity();
   }
-  static C take(C a, C b) { return b > a || b != b ? b : a; }  // a held NaN stays: nothing is greater
+  static C take(C a, C b) { return (b > a) | (b != b) ? b : a; }  // a held NaN stays: nothing is greater
   static Merged merge(C a, C b) { return take(a, b); }
 };
 template <class C>
@@ -37,7 +38,7 @@ struct Min {
   static C identity() {
     return std::is_integral_v<C> ? std::numeric_limits<C>::max() : std::numeric_limits<C>::infinity();
   }
-  static C take(C a, C b) { return b < a || b != b ? b : a; }
+  static C take(C a, C b) { return (b < a) | (b != b) ? b : a; }
   static Merged merge(C a, C b) { return take(a, b); }
 };
 
@@ -67,13 +68,15 @@ template <class R, class C, class T>
 C reduce_row(const T* x, std::int64_t stride, std::int64_t n) {
   C lane[simd::kLanes];
   for (auto& l : lane) l = R::identity();
-  C block[kWidth];
-  for (std::int64_t i = 0; i < n; i += kWidth) {
-    const std::int64_t m = std::min(kWidth, n - i);
+  C block[kBlock];
+  for (std::int64_t i = 0; i < n; i += kBlock) {
+    const std::int64_t m = std::min(kBlock, n - i);
     load_block(block, x + i * stride, stride, m);
     std::int64_t j = 0;
-    for (; j + simd::kLanes <= m; j += simd::kLanes)
+    for (; j + simd::kLanes <= m; j += simd::kLanes) {
+#pragma omp simd
       for (int l = 0; l < simd::kLanes; ++l) lane[l] = R::take(lane[l], block[j + l]);
+    }
     for (int l = 0; j + l < m; ++l) lane[l] = R::take(lane[l], block[j + l]);
   }
   for (int width = simd::kLanes / 2; width > 0; width /= 2)
@@ -134,7 +137,7 @@ void reduce_across(const Context& ctx, const T* x, const Split& s, Store&& store
   const std::int64_t inner = s.kept.inner_size(), outer = s.kept.numel / inner, terms = s.reduced.numel;
   const std::int64_t stride_out = s.kept.inner_stride(0), stride_x = s.kept.inner_stride(1);
   const std::int64_t tiles = (inner + kWidth - 1) / kWidth;
-  const std::int64_t part = std::max<std::int64_t>(64, 65536 / std::min(inner, kWidth));
+  const std::int64_t part = std::max<std::int64_t>(64, 65536 / std::min(inner, kBlock));
   const std::int64_t parts = (terms + part - 1) / part;
   const Workspace scratch = ctx.workspace(static_cast<std::size_t>(s.kept.numel * parts) * sizeof(M));
   M* partial = scratch.as<M>();

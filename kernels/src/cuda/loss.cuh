@@ -11,23 +11,23 @@ namespace apex::kernels::cuda {
 /// The functions of loss_formulas.hpp.
 struct LossMath {
   template <class C>
-  APEX_HOST_DEVICE static C exp(C x) {
+  __host__ __device__ static C exp(C x) {
     return ::exp(x);
   }
   template <class C>
-  APEX_HOST_DEVICE static C log(C x) {
+  __host__ __device__ static C log(C x) {
     return ::log(x);
   }
   template <class C>
-  APEX_HOST_DEVICE static C fabs(C x) {
+  __host__ __device__ static C fabs(C x) {
     return ::fabs(x);
   }
   template <class C>
-  APEX_HOST_DEVICE static C sigmoid(C x) {
+  __host__ __device__ static C sigmoid(C x) {
     return C(1) / (C(1) + ::exp(-x));
   }
   template <class C>
-  APEX_HOST_DEVICE static C log1p_of_unit(C x) {
+  __host__ __device__ static C log1p_of_unit(C x) {
     return ::log1p(x);
   }
 };

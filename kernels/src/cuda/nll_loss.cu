@@ -8,6 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMostParts = 1024;
+constexpr std::int64_t kMostPlanes = 16;  // rows of a grid: enough for few places of many classes
 
 /// The places of labels. Operands of `index`: labels, x or dx without its classes, loss or dloss.
 template <class N>
@@ -68,23 +69,39 @@ __global__ void __launch_bounds__(kThreads)
   if (total_weight != nullptr) *total_weight = static_cast<A>(total);
 }
 
-/// Every element of dx, in the order in which it lies: classes or places first.
+/// What dx gets at the label of the place whose operands lie at `at`.
+template <class N>
+__device__ __forceinline__ N slope_at(const Places<N>& s, const Index<3>::Offsets& at, std::int64_t label,
+                                      const compute_t<N>* dloss, const compute_t<N>* total_weight) {
+  using C = compute_t<N>;
+  if (label == s.ignore_index || !s.is_class(label)) return store<N>(C(0));
+  return store<N>(-s.weight_of(label) * dloss[at.v[2]] / (total_weight == nullptr ? C(1) : *total_weight));
+}
+
+/// Every element of dx where the classes of a place lie side by side: a warp for each place.
 template <class N>
 __global__ void __launch_bounds__(kThreads)
-    backward(N* dx, const compute_t<N>* dloss, const compute_t<N>* total_weight, Places<N> s, bool classes_first) {
-  using C = compute_t<N>;
-  const std::int64_t count = s.index.numel * s.classes, step = std::int64_t{gridDim.x} * kThreads;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) {
-    const std::int64_t outer = i / (classes_first ? s.classes : s.index.numel);
-    const std::int64_t inner = i - outer * (classes_first ? s.classes : s.index.numel);
-    const std::int64_t c = classes_first ? inner : outer;
-    const auto at = s.index.at(classes_first ? outer : inner);
-    const std::int64_t label = s.labels[at.v[0]];
-    C value = C(0);
-    if (c == label && label != s.ignore_index)
-      value = -s.weight_of(label) * dloss[at.v[2]] / (total_weight == nullptr ? C(1) : *total_weight);
-    dx[at.v[1] + c * s.class_stride] = store<N>(value);
-  }
+    backward_rows(N* dx, const compute_t<N>* dloss, const compute_t<N>* total_weight, Places<N> s) {
+  const std::int64_t place = std::int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+  if (place >= s.index.numel) return;
+  const auto at = s.index.at(place);
+  const std::int64_t label = s.labels[at.v[0]];
+  const N value = slope_at(s, at, label, dloss, total_weight), zero = store<N>(compute_t<N>(0));
+  for (std::int64_t c = threadIdx.x % 32; c < s.classes; c += 32)
+    dx[at.v[1] + c * s.class_stride] = c == label ? value : zero;
+}
+
+/// The same where places lie side by side: a thread for each, and some of the classes for each row of the grid.
+template <class N>
+__global__ void __launch_bounds__(kThreads)
+    backward_planes(N* dx, const compute_t<N>* dloss, const compute_t<N>* total_weight, Places<N> s) {
+  const std::int64_t place = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (place >= s.index.numel) return;
+  const auto at = s.index.at(place);
+  const std::int64_t label = s.labels[at.v[0]];
+  const N value = slope_at(s, at, label, dloss, total_weight), zero = store<N>(compute_t<N>(0));
+  for (std::int64_t c = blockIdx.y; c < s.classes; c += gridDim.y)
+    dx[at.v[1] + c * s.class_stride] = c == label ? value : zero;
 }
 
 template <class T>
@@ -131,10 +148,16 @@ void nll_loss_backward(const Context& ctx, View dx, ConstView dloss, ConstView l
     using N = native_t<T>;
     using A = accum_t<T>;
     const auto s = places_of<T>(labels, dx, dloss, weight, options);
-    const bool classes_first = s.index.stride[1][0] > s.class_stride || s.index.numel == 1;
-    backward<N><<<grid_for(dx.numel(), kThreads), kThreads, 0, stream_of(ctx)>>>(
-        native<T>(dx), dloss.as<A>(), options.reduction == Reduction::mean ? total_weight.as<A>() : nullptr, s,
-        classes_first);
+    const A* total = options.reduction == Reduction::mean ? total_weight.as<A>() : nullptr;
+    const auto stream = stream_of(ctx);
+    if (s.index.stride[1][0] > s.class_stride || s.index.numel == 1) {
+      const auto blocks = static_cast<unsigned>(ceil_div(s.index.numel, kThreads / 32));
+      backward_rows<N><<<blocks, kThreads, 0, stream>>>(native<T>(dx), dloss.as<A>(), total, s);
+    } else {
+      const dim3 blocks(static_cast<unsigned>(ceil_div(s.index.numel, kThreads)),
+                        static_cast<unsigned>(std::min<std::int64_t>(s.classes, kMostPlanes)));
+      backward_planes<N><<<blocks, kThreads, 0, stream>>>(native<T>(dx), dloss.as<A>(), total, s);
+    }
     check_launch("nll_loss_backward");
   });
 }

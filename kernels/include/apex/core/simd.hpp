@@ -45,7 +45,7 @@ template <class A, class Term>
 A max(std::int64_t n, A lowest, Term&& term) {
   A lanes[kLanes];
   for (auto& lane : lanes) lane = lowest;
-  const auto take = [](A a, A b) { return b > a || b != b ? b : a; };  // a NaN already held stays: no b is > NaN
+  const auto take = [](A a, A b) { return (b > a) | (b != b) ? b : a; };  // a NaN already held stays: no b is > NaN
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes)
     for (int l = 0; l < kLanes; ++l) lanes[l] = take(lanes[l], term(i + l));
