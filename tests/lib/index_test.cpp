@@ -126,6 +126,7 @@ TEST(Index, ShapesThatDoNotFit) {
   expect_error(Kind::argument, "src has sizes", [&] {
     F::scatter_add(x, 0, test::from_values<std::int64_t>({1, 1}, {0}), wave({1, 2}));
   });
+  expect_error(Kind::argument, "src is not given", [&] { F::scatter_add(x, 0, list({0}), Tensor()); });
   expect_error(Kind::argument, "0 classes", [&] { F::one_hot(list({0}), 0); });
   expect_error(Kind::argument, "k is 4, dimension 1", [&] { F::topk(x, 4, 1); });
   expect_error(Kind::argument, "k is -1", [&] { F::topk(x, -1); });

@@ -22,6 +22,7 @@ Tensor scattered(const Like& like, const Tensor& src_in, const Tensor& index, in
 
 Tensor gathered(Op which, Tensor x, int dim, Tensor index) {
   OpScope op(which, {&x, &index});
+  if (!index.defined()) fail(Kind::argument, concat(op.row().name, ": index is not given"));
   Tensor y = empty(index.sizes(), x.dtype(), x.device(), x.memory_format());
   kernels::gather(x.context(), y.view(), x.view(), index.view(), dim);
   return op.record(y, {x, index}, {{"index", index}}, [like = Like(x), index, dim](const Tensor& dy) -> Gradients {
@@ -55,6 +56,8 @@ Tensor gather(const Tensor& x, int dim, const Tensor& index) {
 Tensor scatter_add(const Tensor& x_in, int dim, const Tensor& index_in, const Tensor& src_in) {
   Tensor x = x_in, index = index_in, src = src_in;
   OpScope op(Op::scatter_add, {&x, &index, &src});
+  if (!index.defined() || !src.defined())
+    fail(Kind::argument, concat("scatter_add: ", index.defined() ? "src" : "index", " is not given"));
   const int d = wrap_dim(dim, x.dim(), "scatter_add");
   Tensor y = empty_like(x);
   kernels::scatter_add(y.context(), y.view(), x.view(), src.view(), index.view(), d);

@@ -26,7 +26,6 @@ Tensor view_of(const Tensor& x, int dim, const Range& r) {
 
 /// The gradient of view_of out of recorded ops: zeros between the elements, then around them.
 Tensor spread(const Tensor& dy, int dim, const Range& r, const Dims& sizes) {
-  if (r.count == 0) return zeros(sizes, dy.dtype(), dy.device());
   std::int64_t outer = 1, inner = 1;
   for (int d = 0; d < sizes.size(); ++d) (d < dim ? outer : inner) *= d == dim ? 1 : sizes[d];
   const Tensor apart = pad(reshape(dy, {outer, r.count, 1, inner}), {{}, {}, {0, r.step - 1}, {}});
