@@ -71,6 +71,7 @@ TEST(Child, AnEndlessLoopEnds) {
 
 // The handlers of a program (and of MPI) are not asked, and nothing is left open or unwaited for.
 TEST(Child, LeavesNothingBehind) {
+  const int others = waitpid(-1, nullptr, WNOHANG);  // MPI may have a daemon of its own
   const int before = open("/dev/null", O_RDONLY);
   close(before);
   signal(SIGSEGV, [](int) { _exit(0); });
@@ -80,7 +81,7 @@ TEST(Child, LeavesNothingBehind) {
   EXPECT_EQ(met([] {}).second, "");
   EXPECT_NE(met([] { raise(SIGKILL); }).second.find("HDF5 crashed"), std::string::npos);
   signal(SIGCHLD, SIG_DFL);
-  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "no child is left";
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), others) << "no child is left";
   const int after = open("/dev/null", O_RDONLY);
   close(after);
   EXPECT_EQ(before, after) << "no descriptor is left";

@@ -24,7 +24,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr char kGood = 'g', kRefused = 'r', kMemory = 'm';
 
-/// A crash of the child is expected: it leaves no core file, and no handler of this process speaks up for it.
+/// A crash of the child is expected: it leaves no core file, no handler of this process speaks up for it, and what the
+/// C library has to say ("free(): invalid pointer") is not for the user.
 void prepare(unsigned cpu_seconds) {
   for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGXCPU, SIGTERM}) std::signal(number, SIG_DFL);
   sigset_t none;
@@ -33,6 +34,10 @@ void prepare(unsigned cpu_seconds) {
   const rlimit no_core{0, 0}, cpu{cpu_seconds, cpu_seconds + 1};
   setrlimit(RLIMIT_CORE, &no_core);
   setrlimit(RLIMIT_CPU, &cpu);
+  if (const int nowhere = ::open("/dev/null", O_WRONLY); nowhere >= 0) {
+    ::dup2(nowhere, STDOUT_FILENO);
+    ::dup2(nowhere, STDERR_FILENO);
+  }
 }
 
 std::string verdict_of(const std::function<void()>& work) {
