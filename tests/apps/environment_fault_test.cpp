@@ -145,8 +145,8 @@ TEST_F(Signals, BeforeMpiStarts) {
   expect_resumable();
 }
 
-void write_pictures(const fs::path& root) {
-  for (const auto& [part, count] : {std::pair{"train", 30}, {"val", 3}}) {
+void write_pictures(const fs::path& root, int validation) {
+  for (const auto& [part, count] : {std::pair{"train", 30}, {"val", validation}}) {
     for (const char* name : {"cat", "dog"}) {
       fs::create_directories(root / part / name);
       for (int i = 0; i < count; ++i) {
@@ -164,7 +164,7 @@ void write_pictures(const fs::path& root) {
 
 TEST_F(Signals, WhileTheDataAreScanned) {
   const auto data = path("pictures").string();
-  write_pictures(data);
+  write_pictures(data, 3);
   run_whole(data);
   Subprocess run(
       command(2, bad_system("slow_folder,pictures/train"), without_synthetic(arguments("parts", data), data)), kOnCpu);
@@ -179,14 +179,16 @@ TEST_F(Signals, WhileTheDataAreScanned) {
 }
 
 TEST_F(Signals, InTheValidation) {
-  run_whole();
-  TrainRun run(2, arguments("parts"), {"APEX_READ_DELAY_MS=100"});
+  const auto data = path("pictures").string();
+  write_pictures(data, 48);  // eight batches
+  run_whole(data);
+  TrainRun run(2, without_synthetic(arguments("parts", data), data), {"APEX_READ_DELAY_MS=150"});
   ASSERT_TRUE(run.reads("Test: [1/")) << run.output();
   run.signal(SIGUSR1);
   ASSERT_EQ(run.finish().code(), 99) << run.output();
   EXPECT_EQ(io::CheckpointFile(newest(path("parts"))).step(), 5) << "the epoch is trained, and not yet validated";
   EXPECT_TRUE(records(path("parts") / "metrics.jsonl", "validate").empty());
-  expect_resumable();
+  expect_resumable(data);
   EXPECT_EQ(records(path("parts") / "metrics.jsonl", "validate").size(), 3u);
 }
 

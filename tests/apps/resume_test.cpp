@@ -52,8 +52,8 @@ class EveryType : public ::testing::TestWithParam<TypeCase> {
   void expect_types(const fs::path& path) const {
     const std::string dtype = GetParam().dtype;
     const io::CheckpointFile file(path);
-    EXPECT_EQ(apex::name_of(file.datasets().at("model/conv1.weight").dtype), dtype);
-    EXPECT_EQ(apex::name_of(file.datasets().at("model/bn1.weight").dtype), dtype == "f64" ? "f64" : "f32");
+    EXPECT_EQ(file.datasets().at("model/conv1.weight").dtype, parse_dtype(dtype));
+    EXPECT_EQ(file.datasets().at("model/bn1.weight").dtype, dtype == "f64" ? DType::f64 : DType::f32);
     EXPECT_EQ(file.has_dataset("optimizer/0/state/conv1.weight/master"), dtype == "f16" || dtype == "bf16");
   }
 };

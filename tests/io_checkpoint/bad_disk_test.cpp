@@ -17,11 +17,11 @@ class BadDisk : public ::testing::Test {
   BadDisk() : directory(folder.path() / "ck") {}
 
   /// Saves one step on `ranks` ranks whose system misbehaves as `how` says.
-  test::Subprocess& save(int step, const std::string& how, int ranks = 1) {
+  test::Subprocess& save(int step, const std::string& how, int ranks = 1, const char* mode = "full") {
     std::vector<std::string> command;
     if (ranks > 1) command = {APEX_MPIEXEC, "-n", std::to_string(ranks)};
     command.insert(command.end(), {"env", std::string("LD_PRELOAD=") + APEX_BAD_SYSTEM, "BAD_SYSTEM=" + how,
-                                   APEX_VICTIM, directory.string(), std::to_string(step), "1"});
+                                   APEX_VICTIM, directory.string(), std::to_string(step), "1", "1", "60", mode});
     process = std::make_unique<test::Subprocess>(command);
     EXPECT_TRUE(process->finish(60)) << process->output();
     return *process;
@@ -66,6 +66,17 @@ TEST_F(BadDisk, FailuresAreReportedAndTheOldCheckpointStays) {
       EXPECT_EQ(io::latest_checkpoint(directory), directory / "step_00000001.h5");
     }
   }
+}
+
+// Only a sample is read back unless asked: what it misses is found when the file is opened.
+TEST_F(BadDisk, ALieThatTheSampleMissesIsFoundOnLoading) {
+  ASSERT_EQ(save(1, "nothing").exit_code(), 0) << process->output();
+  ASSERT_EQ(save(2, "write_wrong,step_", 1, "sample").exit_code(), 0) << process->output();
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(io::open_checkpoint(directory).step(), 1);
+  const auto warning = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(warning.find("step_00000002.h5: damaged: dataset '/sampler/"), std::string::npos) << warning;
+  EXPECT_NE(warning.find("taking the older"), std::string::npos) << warning;
 }
 
 TEST_F(BadDisk, WhatIsUnusualButLegalWorks) {

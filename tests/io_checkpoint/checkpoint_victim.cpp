@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
 //
-// checkpoint_victim DIRECTORY FIRST COUNT [MEGABYTES [TIMEOUT [retry]]]: saves steps FIRST .. FIRST + COUNT - 1, for
-// fault_test to kill, stop and starve. Prints "saved STEP" after each; with `retry` a failed save is tried once more.
+// checkpoint_victim DIRECTORY FIRST COUNT [MEGABYTES [TIMEOUT [retry|full]]]: saves steps FIRST .. FIRST + COUNT - 1,
+// for fault_test to kill, stop and starve. Prints "saved STEP" after each; with `retry` a failed save is tried once
+// more, with `full` everything is read back.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -31,7 +32,8 @@ int main(int argc, char** argv) {
     const long long first = std::atoll(argv[2]), count = std::atoll(argv[3]);
     const int megabytes = argc > 4 ? std::atoi(argv[4]) : 1;
     const double timeout = argc > 5 ? std::atof(argv[5]) : 60;
-    const bool retry = argc > 6 && std::string(argv[6]) == "retry";
+    const std::string mode = argc > 6 ? argv[6] : "";
+    const bool retry = mode == "retry";
     const apex::dist::Session session({.timeout_s = timeout});
     const auto say = [&](const std::string& text) {
       if (session.rank() == 0) std::printf("%s\n", text.c_str());
@@ -40,7 +42,10 @@ int main(int argc, char** argv) {
     say("pid " + std::to_string(getpid()));
     for (long long step = first; step < first + count; ++step) {
       const auto contents = state(step, megabytes);
-      const apex::checkpoint::SaveOptions options{.keep = 3, .best = step % 2 == 0};
+      const apex::checkpoint::SaveOptions options{
+          .verify = mode == "full" ? apex::io::Verify::full : apex::io::Verify::sample,
+          .keep = 3,
+          .best = step % 2 == 0};
       try {
         apex::checkpoint::save(argv[1], contents, options);
       } catch (const apex::Error& e) {

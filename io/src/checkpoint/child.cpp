@@ -13,6 +13,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <initializer_list>
 #include <new>
 
 #include "apex/core/error.hpp"
@@ -24,7 +25,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr char kGood = 'g', kRefused = 'r', kMemory = 'm';
 
-/// A crash of the child is expected: it leaves no core file, and no handler of this process speaks up for it.
+/// A crash of the child is expected: it leaves no core file, no handler of this process speaks up for it, and what the
+/// C library has to say ("free(): invalid pointer") is not for the user.
 void prepare(unsigned cpu_seconds) {
   for (const int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGXCPU, SIGTERM}) std::signal(number, SIG_DFL);
   sigset_t none;
@@ -33,6 +35,10 @@ void prepare(unsigned cpu_seconds) {
   const rlimit no_core{0, 0}, cpu{cpu_seconds, cpu_seconds + 1};
   setrlimit(RLIMIT_CORE, &no_core);
   setrlimit(RLIMIT_CPU, &cpu);
+  if (const int nowhere = ::open("/dev/null", O_WRONLY); nowhere >= 0) {
+    ::dup2(nowhere, STDOUT_FILENO);
+    ::dup2(nowhere, STDERR_FILENO);
+  }
 }
 
 std::string verdict_of(const std::function<void()>& work) {
@@ -74,12 +80,19 @@ bool listen(int in, Clock::time_point end, std::string& text) {
   }
 }
 
-/// How the child ended; 0 when nobody knows any more (a program that ignores SIGCHLD).
-int collect(pid_t child) {
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0)
-    if (errno != EINTR) return 0;
-  return status;
+struct End {
+  int status = 0;          ///< 0 when nobody knows any more (a program that ignores SIGCHLD)
+  double cpu_seconds = 0;  ///< that it used
+};
+
+End collect(pid_t child) {
+  End end;
+  rusage used{};
+  while (::wait4(child, &end.status, 0, &used) < 0)
+    if (errno != EINTR) return {};
+  for (const timeval& t : {used.ru_utime, used.ru_stime})
+    end.cpu_seconds += static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  return end;
 }
 
 std::string death(int status, unsigned cpu_seconds) {
@@ -93,25 +106,27 @@ std::string death(int status, unsigned cpu_seconds) {
 }  // namespace
 
 void try_in_child(const std::function<void()>& work, unsigned cpu_seconds, std::string_view file) {
-  // The limit is one of CPU time, which a busy or suspended host does not use up; real time only ends a child that
-  // does nothing at all.
-  const auto end = Clock::now() + std::chrono::seconds(10 * cpu_seconds);
+  // The limit is one of CPU time, which a busy or suspended host does not use up. Real time ends a child that gets
+  // nowhere: one that worked all the same was in the loop we fear, one that did not says nothing about the file.
+  const auto limit = Clock::now() + std::chrono::seconds(30 * cpu_seconds);
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return;
   const pid_t child = ::fork();
   if (child == 0) be_the_child(work, cpu_seconds, ends[1]);
   ::close(ends[1]);
   std::string text;
-  bool ended = false;
-  int status = 0;
+  bool late = false;
+  End end;
   if (child > 0) {
-    ended = listen(ends[0], end, text);
-    if (!ended) ::kill(child, SIGKILL);
-    status = collect(child);
+    late = !listen(ends[0], limit, text);
+    if (late) ::kill(child, SIGKILL);
+    end = collect(child);
   }
   ::close(ends[0]);
-  if (child < 0 || !ended || text.starts_with(kGood)) return;
-  if (text.empty()) fail(Kind::damaged, concat(file, ": damaged: ", death(status, cpu_seconds)));
+  if (child < 0 || text.starts_with(kGood)) return;
+  if (late && end.cpu_seconds < 0.5 * cpu_seconds) return;
+  if (late) end.status = SIGXCPU;
+  if (text.empty()) fail(Kind::damaged, concat(file, ": damaged: ", death(end.status, cpu_seconds)));
   if (text.front() == kRefused && text.size() > 1) fail(static_cast<Kind>(text[1]), text.substr(2));
   fail(Kind::damaged, concat(file, ": damaged: its metadata ask for more memory than there is"));
 }

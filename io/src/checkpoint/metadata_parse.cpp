@@ -243,7 +243,7 @@ ParsedMetadata parse(std::vector<std::byte> bytes, const Seal& seal, std::string
 }
 
 /// Far above what HDF5 takes for metadata of that size.
-unsigned cpu_seconds_for(std::size_t bytes) { return 10 + static_cast<unsigned>(bytes >> 18); }
+unsigned cpu_seconds_for(std::size_t bytes) { return 2 + static_cast<unsigned>(bytes >> 18); }
 
 }  // namespace
 
