@@ -16,8 +16,8 @@ struct CollectivesOptions {
 };
 
 /// Times all_reduce from 1 KiB up beside a bare loop over the transport's own call (NCCL on CUDA, MPI on the CPU) on
-/// the same communicator: ours in the caller's stream, and on a stream of its own and waited for at once (on the CPU the
-/// two are alike). Bus GB/s as NCCL's tests count it: 2 (n - 1) / n bytes for each byte of the tensor.
+/// the same communicator: ours in the caller's stream, and on a stream of its own and waited for at once (on the CPU
+/// the two are alike). Bus GB/s as NCCL's tests count it: 2 (n - 1) / n bytes for each byte of the tensor.
 /// @throws Kind::argument for a single rank, Kind::numerical when a sum is wrong
 void run_collectives(const apex::dist::Session& session, const CollectivesOptions& options);
 
