@@ -26,6 +26,8 @@ SlurmctldHost=$host(127.0.0.1)
 SlurmctldPort=$base
 SlurmUser=root
 SlurmdUser=root
+# Ranks are known by job number: those of two clusters on one machine must not be taken for each other.
+FirstJobId=$base
 AuthType=auth/munge
 AuthInfo=socket=$dir/munge/socket
 CredType=cred/munge
