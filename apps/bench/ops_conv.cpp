@@ -62,6 +62,12 @@ const char* name_of(Pass pass) {
   return "";
 }
 
+/// A convolution's weight gradient is an op of its own too.
+std::vector<apex::Op> ops_of(Pass pass) {
+  if (pass == Pass::weight) return {apex::Op::conv2d, apex::Op::conv2d_weight};
+  return {apex::Op::conv2d};
+}
+
 ConstView in(const Tensor& t) { return ConstView(t.view()); }
 
 /// One layer's tensors, and single results of its three passes worked out in double.
@@ -214,18 +220,19 @@ void convolution_rows(Suite& suite) {
         parts.push_back({l.count, request(l, n, dtype, pass),
                          [&suite, l, n, dtype, pass] { return make(suite, l, n, dtype, pass); }});
       suite.sum_row(apex::concat("ResNet-50, 52 convolutions ", name_of(pass), ", batch ", n, ' ', dtype), parts,
-                    {apex::Op::conv2d});
+                    ops_of(pass));
     }
     for (const Pass pass : {Pass::forward, Pass::weight})
-      suite.row(apex::concat("ResNet-50, stem 7x7 ", name_of(pass), ", batch ", n, ' ', dtype),
-                request(kStem, n, dtype, pass), [&] { return make(suite, kStem, n, dtype, pass); }, {apex::Op::conv2d});
+      suite.row(
+          apex::concat("ResNet-50, stem 7x7 ", name_of(pass), ", batch ", n, ' ', dtype),
+          request(kStem, n, dtype, pass), [&] { return make(suite, kStem, n, dtype, pass); }, ops_of(pass));
     for (const auto& [title, l] : {std::pair{"grouped 3x3, 32 groups of 4 of 128 channels, 56 pixels", kGrouped},
                                    {"depthwise 3x3, 144 channels, 56 pixels", kDepthwise},
                                    {"dilated 3x3 by 2, 512 channels, 28 pixels", kDilated}})
       for (const Pass pass : {Pass::forward, Pass::data, Pass::weight})
-        suite.row(apex::concat(title, ' ', name_of(pass), ", batch ", n / 4, ' ', dtype),
-                  request(l, n / 4, dtype, pass),
-                  [&suite, l = l, n, dtype, pass] { return make(suite, l, n / 4, dtype, pass); });
+        suite.row(
+            apex::concat(title, ' ', name_of(pass), ", batch ", n / 4, ' ', dtype), request(l, n / 4, dtype, pass),
+            [&suite, l = l, n, dtype, pass] { return make(suite, l, n / 4, dtype, pass); }, ops_of(pass));
     for (const auto& [title, pass] :
          {std::pair{"forward", Pass::data}, {"data gradient", Pass::forward}, {"weight gradient", Pass::weight}}) {
       std::vector<Suite::Part> parts;

@@ -100,32 +100,38 @@ void head_rows(Suite& suite, std::int64_t batch, std::int64_t heads, std::int64_
     return views::select(views::select(t, 0, i), 0, j);
   };
   const double close = rounding_of(dtype), absolute = 1e-2;
-  suite.row("batched product, scores" + tail, "heads scores" + sizes, [&] {
-    const Tensor q = woven(45), k = views::transpose(woven(46), 2, 3),
-                 scores = apex::empty({batch, heads, length, length}, dtype, suite.device());
-    return Work{Unit::flops, flops, [=] { kernels::matmul(q.context(), scores.view(), in(q), in(k)); },
-                [=](Check& check) {
-                  for (const std::int64_t i : {std::int64_t{0}, batch - 1}) {
-                    const std::int64_t j = heads - 1, r = length / 3;
-                    check.near("scores", i, row_of(matrix(scores, i, j), r)[static_cast<std::size_t>(length - 1)],
-                               dot(row_of(matrix(q, i, j), r), column_of(matrix(k, i, j), length - 1)), close,
-                               absolute);
-                  }
-                }};
-  });
-  suite.row("batched product, values" + tail, "heads values" + sizes, [&] {
-    const Tensor scores = uniform({batch, heads, length, length}, dtype, suite.device(), 47), v = woven(48),
-                 y = views::transpose(apex::empty({batch, length, heads, depth}, dtype, suite.device()), 1, 2);
-    return Work{Unit::flops, flops, [=] { kernels::matmul(v.context(), y.view(), in(scores), in(v)); },
-                [=](Check& check) {
-                  for (const std::int64_t i : {std::int64_t{0}, batch - 1}) {
-                    const std::int64_t j = heads - 1, r = length / 3;
-                    check.near("y", i, row_of(matrix(y, i, j), r)[static_cast<std::size_t>(depth - 1)],
-                               dot(row_of(matrix(scores, i, j), r), column_of(matrix(v, i, j), depth - 1)), close,
-                               absolute);
-                  }
-                }};
-  });
+  suite.row("batched product, scores" + tail, "heads scores" + sizes,
+            [&] {
+              const Tensor q = woven(45), k = views::transpose(woven(46), 2, 3),
+                           scores = apex::empty({batch, heads, length, length}, dtype, suite.device());
+              return Work{Unit::flops, flops, [=] { kernels::matmul(q.context(), scores.view(), in(q), in(k)); },
+                          [=](Check& check) {
+                            for (const std::int64_t i : {std::int64_t{0}, batch - 1}) {
+                              const std::int64_t j = heads - 1, r = length / 3;
+                              check.near("scores", i,
+                                         row_of(matrix(scores, i, j), r)[static_cast<std::size_t>(length - 1)],
+                                         dot(row_of(matrix(q, i, j), r), column_of(matrix(k, i, j), length - 1)), close,
+                                         absolute);
+                            }
+                          }};
+            },
+            {apex::Op::matmul});
+  suite.row("batched product, values" + tail, "heads values" + sizes,
+            [&] {
+              const Tensor scores = uniform({batch, heads, length, length}, dtype, suite.device(), 47), v = woven(48),
+                           y = views::transpose(apex::empty({batch, length, heads, depth}, dtype, suite.device()), 1,
+                                                2);
+              return Work{Unit::flops, flops, [=] { kernels::matmul(v.context(), y.view(), in(scores), in(v)); },
+                          [=](Check& check) {
+                            for (const std::int64_t i : {std::int64_t{0}, batch - 1}) {
+                              const std::int64_t j = heads - 1, r = length / 3;
+                              check.near("y", i, row_of(matrix(y, i, j), r)[static_cast<std::size_t>(depth - 1)],
+                                         dot(row_of(matrix(scores, i, j), r), column_of(matrix(v, i, j), depth - 1)),
+                                         close, absolute);
+                            }
+                          }};
+            },
+            {apex::Op::matmul});
 }
 
 /// c = 0.5 c + 0.125 a b. c settles: what a run leaves depends on the one before, so the check knows both.
@@ -133,7 +139,8 @@ void baddbmm_row(Suite& suite, std::int64_t batch, std::int64_t m, std::int64_t 
   const double flops = 2.0 * static_cast<double>(batch * m) * static_cast<double>(n * k);
   suite.row(
       apex::concat("baddbmm ", batch, " x ", m, 'x', n, 'x', k, ' ', dtype),
-      apex::concat("baddbmm ", batch, ' ', m, ' ', n, ' ', k, ' ', dtype), [&] {
+      apex::concat("baddbmm ", batch, ' ', m, ' ', n, ' ', k, ' ', dtype),
+      [&] {
         const Tensor a = uniform({batch, m, k}, dtype, suite.device(), 55),
                      b = uniform({batch, k, n}, dtype, suite.device(), 56),
                      c = uniform({batch, m, n}, dtype, suite.device(), 57);
@@ -146,7 +153,8 @@ void baddbmm_row(Suite& suite, std::int64_t batch, std::int64_t m, std::int64_t 
                       run();
                       check.near("c", i, value(), 0.5 * before + 0.125 * product, rounding_of(dtype), 1e-2);
                     }};
-      });
+      },
+      {apex::Op::baddbmm});
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
+#include <array>
 #include <cmath>
 
 #include "apex/core/philox.hpp"
@@ -9,23 +10,42 @@ namespace apex::test {
 
 namespace {
 
-/// [..., m, k] times [..., k, n]; a batch of 1 serves all.
+/// [..., m, k] times [..., k, n]; the leading dimensions broadcast.
 Array product(const Array& a, const Array& b) {
-  Dims sizes = a.sizes;
+  const int left_rank = a.sizes.size(), right_rank = b.sizes.size();
+  Dims left = a.sizes, right = b.sizes;
+  left[left_rank - 1] = b.sizes[right_rank - 1];
+  right[right_rank - 2] = a.sizes[left_rank - 2];
+  const Dims sizes = broadcast_shapes(left, right);
   const int rank = sizes.size();
-  if (rank == 3) sizes[0] = std::max(a.sizes[0], b.sizes[0]);
-  if (rank == 3 && std::min(a.sizes[0], b.sizes[0]) == 0) sizes[0] = 0;
-  sizes[rank - 1] = b.sizes[rank - 1];
   return array_of(sizes, [&](const Dims& index) {
     double sum = 0;
-    Dims left = index, right = index;
-    for (std::int64_t k = 0; k < a.sizes[rank - 1]; ++k) {
-      left[rank - 1] = k;
-      right[rank - 2] = k;
-      sum += at(a, left) * at(b, right);
+    Dims of_a = index, of_b = index;
+    for (std::int64_t k = 0; k < a.sizes[left_rank - 1]; ++k) {
+      of_a[rank - 1] = k;
+      of_b[rank - 2] = k;
+      sum += at(a, of_a) * at(b, of_b);
     }
     return sum;
   });
+}
+
+constexpr double kBeta = 0.5, kAlpha = -2;
+
+/// beta input + alpha a b
+Array product_and_sum(const Arrays& in, double beta) {
+  const Array c = product(in[1], in[2]);
+  return array_of(c.sizes, [&](const Dims& i) { return kAlpha * at(c, i) + (beta == 0 ? 0 : beta * at(in[0], i)); });
+}
+
+OpCase product_into(const char* what, double beta, std::vector<std::vector<Dims>> shapes) {
+  return {.op = Op::baddbmm,
+          .what = what,
+          .operands = {{}, {}, {}},
+          .shapes = std::move(shapes),
+          .call = one([beta](const Inputs& in) { return F::baddbmm(in[0], in[1], in[2], beta, kAlpha); }),
+          .reference = gives([beta](const Arrays& in) { return product_and_sum(in, beta); }),
+          .terms = 20};
 }
 
 Array fully_connected(const Arrays& in) {
@@ -67,6 +87,68 @@ OpCase convolved(const char* what, const F::Conv2dOptions& options, std::vector<
       .shapes = shapes,
       .call = one([=](const Inputs& in) { return F::conv2d(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), options); }),
       .reference = gives([=](const Arrays& in) { return convolution(in, options); }),
+      .terms = 40};
+}
+
+/// Every output gathers what falls on it.
+Array transposed_convolution(const Arrays& in, const F::ConvTranspose2dOptions& o) {
+  const Dims &x = in[0].sizes, &w = in[1].sizes;
+  const auto out = [&](int i) {
+    return (x[2 + i] - 1) * o.stride[i] - 2 * o.padding[i] + o.dilation[i] * (w[2 + i] - 1) + o.output_padding[i] + 1;
+  };
+  const std::int64_t from_group = x[1] / o.groups;
+  return array_of({x[0], w[1] * o.groups, out(0), out(1)}, [&](const Dims& y) {
+    double sum = in.size() > 2 ? in[2].values[static_cast<std::size_t>(y[1])] : 0;
+    for_each_place({from_group, w[2], w[3]}, [&](const Dims& k, std::size_t) {
+      const std::int64_t h = y[2] + o.padding[0] - k[1] * o.dilation[0];
+      const std::int64_t v = y[3] + o.padding[1] - k[2] * o.dilation[1];
+      if (h < 0 || v < 0 || h % o.stride[0] != 0 || v % o.stride[1] != 0) return;
+      const std::int64_t i = h / o.stride[0], j = v / o.stride[1];
+      if (i >= x[2] || j >= x[3]) return;
+      const std::int64_t c = y[1] / w[1] * from_group + k[0];
+      sum += at(in[0], {y[0], c, i, j}) * at(in[1], {c, y[1] % w[1], k[1], k[2]});
+    });
+    return sum;
+  });
+}
+
+OpCase turned(const char* what, const F::ConvTranspose2dOptions& options, std::vector<std::vector<Dims>> shapes) {
+  return {.op = Op::conv_transpose2d,
+          .what = what,
+          .operands = std::vector<Operand>(shapes.front().size()),
+          .shapes = shapes,
+          .call = one([=](const Inputs& in) {
+            return F::conv_transpose2d(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), options);
+          }),
+          .reference = gives([=](const Arrays& in) { return transposed_convolution(in, options); }),
+          .terms = 40};
+}
+
+/// d sum(dy conv2d(x, w)) / dw for filters of these sizes; operands x, dy.
+OpCase weight_gradient(const char* what, std::array<std::int64_t, 2> filter, const F::Conv2dOptions& o,
+                       std::vector<std::vector<Dims>> shapes) {
+  const auto sizes = [=](const Dims& x, const Dims& dy) { return Dims{dy[1], x[1] / o.groups, filter[0], filter[1]}; };
+  return {
+      .op = Op::conv2d_weight,
+      .what = what,
+      .operands = {{}, {}},
+      .shapes = std::move(shapes),
+      .call =
+          one([=](const Inputs& in) { return F::conv2d_weight(in[0], sizes(in[0].sizes(), in[1].sizes()), in[1], o); }),
+      .reference = gives([=](const Arrays& in) {
+        const Dims &x = in[0].sizes, &y = in[1].sizes;
+        const std::int64_t to_group = y[1] / o.groups, from_group = x[1] / o.groups;
+        return array_of(sizes(x, y), [&](const Dims& w) {
+          double sum = 0;
+          for_each_place({y[0], y[2], y[3]}, [&](const Dims& p, std::size_t) {
+            const std::int64_t h = p[1] * o.stride[0] - o.padding[0] + w[2] * o.dilation[0];
+            const std::int64_t v = p[2] * o.stride[1] - o.padding[1] + w[3] * o.dilation[1];
+            if (h < 0 || h >= x[2] || v < 0 || v >= x[3]) return;
+            sum += at(in[0], {p[0], w[0] / to_group * from_group + w[1], h, v}) * at(in[1], {p[0], w[0], p[1], p[2]});
+          });
+          return sum;
+        });
+      }),
       .terms = 40};
 }
 
@@ -178,10 +260,25 @@ std::vector<OpCase> layer_cases() {
   return {
       {.op = Op::matmul,
        .operands = {{}, {}},
-       .shapes = {{{3, 5}, {5, 7}}, {{2, 3, 5}, {2, 5, 4}}, {{1, 3, 5}, {2, 5, 3}}, {{0, 5}, {5, 4}}},
+       .shapes = {{{3, 5}, {5, 7}},
+                  {{2, 3, 5}, {2, 5, 4}},
+                  {{1, 3, 5}, {2, 5, 3}},
+                  {{2, 1, 3, 5}, {3, 5, 2}},
+                  {{2, 3, 3, 5}, {5, 2}},
+                  {{0, 5}, {5, 4}},
+                  {{3, 0}, {0, 4}}},
        .call = one([](const Inputs& in) { return F::matmul(in[0], in[1]); }),
        .reference = gives([](const Arrays& in) { return product(in[0], in[1]); }),
        .terms = 20},
+      product_into("input of the product's sizes", kBeta,
+                   {{{2, 3, 4}, {2, 3, 5}, {2, 5, 4}},
+                    {{3, 7}, {3, 5}, {5, 7}},
+                    {{2, 3, 3, 4}, {2, 3, 3, 5}, {2, 3, 5, 4}},
+                    {{0, 3, 4}, {0, 3, 5}, {0, 5, 4}},
+                    {{2, 3, 4}, {2, 3, 0}, {2, 0, 4}}}),
+      product_into("input that is repeated", kBeta,
+                   {{{3, 1}, {2, 3, 5}, {5, 4}}, {{4}, {2, 1, 3, 5}, {3, 5, 4}}, {{}, {3, 5}, {5, 7}}}),
+      product_into("input that is not read", 0, {{{3, 7}, {3, 5}, {5, 7}}, {{7}, {2, 3, 5}, {2, 5, 7}}}),
       {.op = Op::linear,
        .operands = {{}, {}, {}},
        .shapes = {{{3, 5}, {7, 5}, {7}}, {{2, 3, 5}, {4, 5}, {4}}, {{5}, {3, 5}, {3}}, {{0, 5}, {4, 5}, {4}}},
@@ -199,6 +296,14 @@ std::vector<OpCase> layer_cases() {
           "strided", {.stride = {2, 1}, .padding = {1, 0}},
           {{{2, 3, 5, 4}, {4, 3, 3, 2}, {4}}, {{1, 3, 7, 5}, {5, 3, 3, 3}, {5}}, {{0, 3, 5, 4}, {4, 3, 3, 2}, {4}}}),
       convolved("grouped", {.padding = {1, 1}, .dilation = {1, 2}, .groups = 2}, {{{2, 4, 3, 5}, {6, 2, 3, 3}}}),
+      turned("strided", {.stride = {2, 3}, .padding = {1, 0}, .output_padding = {1, 2}},
+             {{{2, 3, 3, 2}, {3, 2, 3, 2}, {2}}, {{1, 5, 3, 3}, {5, 3, 4, 4}, {3}}, {{0, 3, 3, 2}, {3, 2, 3, 2}, {2}}}),
+      turned("grouped", {.padding = {0, 1}, .dilation = {1, 2}, .groups = 2}, {{{2, 4, 3, 3}, {4, 3, 3, 3}}}),
+      turned("depthwise", {.stride = {2, 2}, .padding = {1, 1}, .groups = 3}, {{{2, 3, 3, 2}, {3, 1, 4, 4}, {3}}}),
+      weight_gradient("strided", {3, 2}, {.stride = {2, 1}, .padding = {1, 0}},
+                      {{{2, 3, 5, 4}, {2, 4, 3, 3}}, {{1, 3, 7, 5}, {1, 5, 4, 4}}, {{0, 3, 5, 4}, {0, 4, 3, 3}}}),
+      weight_gradient("grouped, a row of x unused", {2, 2}, {.stride = {2, 1}, .dilation = {1, 2}, .groups = 2},
+                      {{{2, 4, 5, 5}, {2, 6, 2, 3}}}),
       normalisation(Op::batch_norm, true, {{3, 2, 3, 4}, {5, 3}, {3, 2, 7}, {0, 2, 3, 3}}),
       normalisation(Op::batch_norm, false, {{3, 2, 3, 4}, {5, 3}, {0, 2, 3, 3}}),
       normalisation(Op::batch_norm_relu, true, {{3, 2, 3, 3}, {5, 3}, {0, 2, 3, 3}}),

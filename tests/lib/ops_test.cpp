@@ -250,10 +250,12 @@ std::vector<Tensor> first_gradients(const OpCase& c, const Inputs& in, bool crea
 }
 
 TEST(OpTable, TwiceDifferentiableAsDeclared) {
+  std::set<Op> tried;
   for (const OpCase& c : op_cases()) {
     if (c.gradient == Gradient::none || (declared(c) & bit(DType::f64)) == 0) continue;
     const OpRow& row = row_of(c.op);
     SCOPED_TRACE(concat(row.name, ' ', c.what));
+    tried.insert(c.op);
     const Inputs in = operands(c, c.shapes.front(), DType::f64, Layout::contiguous);
     std::vector<Tensor> leaves;
     for (std::size_t k = 0; k < in.size(); ++k)
@@ -296,6 +298,8 @@ TEST(OpTable, TwiceDifferentiableAsDeclared) {
       EXPECT_TRUE(close(got, want, {3e-6, 3e-6})) << "operand " << k;
     }
   }
+  for (const OpRow& row : kOps)
+    EXPECT_TRUE(tried.count(row.op) != 0 || !row.double_differentiable) << row.name << " was not tried";
 }
 
 }  // namespace

@@ -50,9 +50,13 @@ inline Tensor record_linear(const char* name, Tensor gradient, const Tensor& dy,
                  .backward = [backward = std::move(backward)](const Tensor& g) -> Gradients { return {backward(g)}; },
                  .double_differentiable = true});
 }
-/// What a gradient needs to know of the tensor it is for.
+
+/// What a gradient needs to know of the tensor it is for, without holding its memory.
 struct Like {
   explicit Like(const Tensor& t) : sizes(t.sizes()), format(t.memory_format()) {}
+  /// A tensor for that gradient, of dy's type.
+  Tensor empty_beside(const Tensor& dy) const { return empty(sizes, dy.dtype(), dy.device(), format); }
+  Tensor zeros_beside(const Tensor& dy) const { return zeros(sizes, dy.dtype(), dy.device(), format); }
   Dims sizes;
   MemoryFormat format;
 };

@@ -14,7 +14,7 @@ namespace {
 Tensor scattered(const Like& like, const Tensor& src_in, const Tensor& index, int dim) {
   Tensor src = src_in;
   OpScope op(Op::scatter_add, {&src});
-  Tensor y = empty(like.sizes, src.dtype(), src.device(), like.format);
+  Tensor y = like.empty_beside(src);
   kernels::scatter_add(y.context(), y.view(), ConstView(), src.view(), index.view(), dim);
   return op.record(y, {src}, {{"index", index}},
                    [index, dim](const Tensor& dy) -> Gradients { return {gather(dy, dim, index)}; });

@@ -24,16 +24,6 @@ Tensor view_of(const Tensor& x, int dim, const Range& r) {
   return views::as_strided(x, sizes, strides, offset);
 }
 
-/// The gradient of view_of out of recorded ops: zeros between the elements, then around them.
-Tensor spread(const Tensor& dy, int dim, const Range& r, const Dims& sizes) {
-  std::int64_t outer = 1, inner = 1;
-  for (int d = 0; d < sizes.size(); ++d) (d < dim ? outer : inner) *= d == dim ? 1 : sizes[d];
-  const Tensor apart = pad(reshape(dy, {outer, r.count, 1, inner}), {{}, {}, {0, r.step - 1}, {}});
-  const Tensor line = reshape(apart, {outer, r.count * r.step, inner});
-  const Tensor whole = pad(line, {{}, {r.start, sizes[dim] - r.start - r.count * r.step}, {}});
-  return reshape(whole, sizes);
-}
-
 Dims padded_sizes(const Tensor& x, std::span<const Padding> amounts) {
   if (static_cast<int>(amounts.size()) != x.dim())
     fail(Kind::argument, concat("pad: ", amounts.size(), " amounts for sizes ", x.sizes(), "; one for each dimension"));
@@ -66,11 +56,11 @@ Tensor slice(const Tensor& x_in, int dim, std::int64_t start, std::int64_t stop,
   const auto in_range = [size](std::int64_t i) { return std::clamp<std::int64_t>(i < 0 ? i + size : i, 0, size); };
   const std::int64_t first = in_range(start), last = std::max(first, in_range(stop));
   const Range range{first, (last - first + step - 1) / step, step};
-  return op.record(view_of(x, d, range), {x}, {}, [like = Like(x), d, range](const Tensor& dy) -> Gradients {
-    if (grad_mode()) return {spread(dy, d, range, like.sizes)};
-    Tensor dx = zeros(like.sizes, dy.dtype(), dy.device(), like.format);
+  return op.record(view_of(x, d, range), {x}, {}, [like = Like(x), d, range, last](const Tensor& dy) -> Gradients {
+    Tensor dx = like.zeros_beside(dy);
     copy_of(dy, view_of(dx, d, range));
-    return {dx};
+    return {
+        record_linear("slice", dx, dy, [=](const Tensor& g) { return slice(g, d, range.start, last, range.step); })};
   });
 }
 

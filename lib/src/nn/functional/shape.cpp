@@ -55,8 +55,8 @@ Tensor narrow(const Tensor& x_in, int dim, std::int64_t start, std::int64_t leng
   Tensor x = x_in;
   OpScope op(Op::narrow, {&x});
   Tensor y = views::narrow(x, dim, start, length);
-  return op.record(y, {x}, {}, [like = x.detach(), dim, start, length](const Tensor& dy) -> Gradients {
-    Tensor dx = zeros(like.sizes(), like.dtype(), like.device(), like.memory_format());
+  return op.record(y, {x}, {}, [like = Like(x), dim, start, length](const Tensor& dy) -> Gradients {
+    Tensor dx = like.zeros_beside(dy);
     copy_of(dy, views::narrow(dx, dim, start, length));
     return {record_linear("narrow", dx, dy, [=](const Tensor& g) { return narrow(g, dim, start, length); })};
   });
