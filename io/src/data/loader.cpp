@@ -55,6 +55,9 @@ bool is_bad_sample(const Error& error) {
   return (error.kind() == Kind::data || error.kind() == Kind::damaged) && error.domain() != Domain::system;
 }
 
+/// What became of a row.
+enum class Row : std::uint8_t { good, stands_in, left_out };
+
 /// A batch in the making. Rows are handed out in order; whoever holds rows writes them without a lock.
 struct Slot {
   std::int64_t epoch = 0, step = 0;
@@ -65,6 +68,7 @@ struct Slot {
   bool prepared = false;
   std::int64_t handed_out = 0, finished = 0;  // rows
   std::int64_t failed_row = -1;
+  std::vector<Row> kinds;
   std::exception_ptr failure;
   std::atomic<bool> dropped{false};  // nobody waits for it any more
 
@@ -121,8 +125,9 @@ struct Loader::Impl {
   void prepare(Slot& slot) const;
   void fill(Slot& slot, std::int64_t begin, std::int64_t end);
   void fill_row(Slot& slot, std::int64_t row);
-  std::int64_t load_by_policy(const Slot& slot, std::int64_t id, std::uint8_t* out);
-  Image load_with_retries(const Slot& slot, std::int64_t id);
+  std::int64_t load_by_policy(Slot& slot, std::int64_t row, std::uint8_t* out);
+  ImagePart load_with_retries(const Slot& slot, std::int64_t id);
+  void move_left_out_to_the_end(Slot& slot) const;
   void note_bad_sample(std::int64_t id, const Error& error);
   bool sleep(const Slot& slot, std::chrono::milliseconds time);
   void drop_slots();
@@ -199,6 +204,7 @@ void Loader::Impl::prepare(Slot& slot) const {
     slot.images = make(sizes, DType::u8, MemoryFormat::channels_last);
     slot.labels = make({slot.rows()}, DType::i64, MemoryFormat::contiguous);
     slot.ids = from_values<std::int64_t>({slot.rows()}, std::span<const std::int64_t>(slot.slice.ids));
+    slot.kinds.assign(static_cast<std::size_t>(slot.rows()), Row::good);
     slot.pixels = slot.images.data<std::uint8_t>();
     slot.picture_bytes = static_cast<std::size_t>(dataset->channels()) * transform.height() * transform.width();
   } catch (...) {
@@ -264,25 +270,25 @@ void Loader::Impl::fill(Slot& slot, std::int64_t begin, std::int64_t end) {
 
 void Loader::Impl::fill_row(Slot& slot, std::int64_t row) {
   std::uint8_t* out = slot.pixels + static_cast<std::size_t>(row) * slot.picture_bytes;
-  const std::int64_t id = slot.slice.ids[static_cast<std::size_t>(row)];
   std::int64_t label = 0;
-  if (id < 0)
+  if (slot.slice.ids[static_cast<std::size_t>(row)] < 0)
     std::memset(out, 0, slot.picture_bytes);
   else
-    label = load_by_policy(slot, id, out);
+    label = load_by_policy(slot, row, out);
   slot.labels.data<std::int64_t>()[row] = label;
 }
 
-/// Writes the picture that stands for sample `id`; gives its label.
-std::int64_t Loader::Impl::load_by_policy(const Slot& slot, std::int64_t id, std::uint8_t* out) {
+/// Writes the picture that stands for the sample of `row`; gives its label.
+std::int64_t Loader::Impl::load_by_policy(Slot& slot, std::int64_t row, std::uint8_t* out) {
   constexpr std::int64_t kMostSkipped = 1000;
-  const std::int64_t n = dataset->size();
+  const std::int64_t n = dataset->size(), id = slot.slice.ids[static_cast<std::size_t>(row)];
+  Row& kind = slot.kinds[static_cast<std::size_t>(row)];
   for (std::int64_t tries = 0; tries < std::min(n, kMostSkipped); ++tries) {
     const std::int64_t now = (id + tries) % n;
     try {
-      const Image image = load_with_retries(slot, now);
-      if (image.channels != dataset->channels())
-        fail(Kind::state, concat(dataset->sample_name(now), " was loaded with ", image.channels,
+      const ImagePart image = load_with_retries(slot, now);
+      if (image.pixels.channels != dataset->channels())
+        fail(Kind::state, concat(dataset->sample_name(now), " was loaded with ", image.pixels.channels,
                                  " channels instead of ", dataset->channels()));
       transform.apply(image.view(), slot.epoch, now, out);
       return dataset->label(now);
@@ -290,20 +296,51 @@ std::int64_t Loader::Impl::load_by_policy(const Slot& slot, std::int64_t id, std
       if (options.bad_sample == BadSample::error || !is_bad_sample(error)) throw;
       note_bad_sample(now, error);
     }
+    kind = Row::stands_in;
     if (options.bad_sample == BadSample::black) {
       std::memset(out, 0, slot.picture_bytes);
       return dataset->label(id);
+    }
+    if (!sampler.options().drop_last) {
+      kind = Row::left_out;
+      return 0;
     }
   }
   fail(Kind::data, concat("no good sample among the ", std::min(n, kMostSkipped), " from ", dataset->sample_name(id),
                           " on: the data set is damaged"));
 }
 
-Image Loader::Impl::load_with_retries(const Slot& slot, std::int64_t id) {
+/// Rows that do not count become padding; the others move up.
+void Loader::Impl::move_left_out_to_the_end(Slot& slot) const {
+  const auto left_out = std::count(slot.kinds.begin(), slot.kinds.end(), Row::left_out);
+  if (left_out == 0) return;
+  auto* ids = slot.ids.data<std::int64_t>();
+  auto* labels = slot.labels.data<std::int64_t>();
+  const auto pixels_of = [&](std::int64_t row) {
+    return slot.pixels + static_cast<std::size_t>(row) * slot.picture_bytes;
+  };
+  std::int64_t to = 0;
+  for (std::int64_t row = 0; row < slot.slice.valid; ++row) {
+    if (slot.kinds[static_cast<std::size_t>(row)] == Row::left_out) continue;
+    if (to != row) std::memcpy(pixels_of(to), pixels_of(row), slot.picture_bytes);
+    ids[to] = ids[row];
+    labels[to] = labels[row];
+    ++to;
+  }
+  for (std::int64_t row = to; row < slot.slice.valid; ++row) {
+    std::memset(pixels_of(row), 0, slot.picture_bytes);
+    ids[row] = -1;
+    labels[row] = 0;
+  }
+  slot.slice.valid = to;
+}
+
+ImagePart Loader::Impl::load_with_retries(const Slot& slot, std::int64_t id) {
+  const auto choose = [&](int width, int height) { return transform.needed(width, height, slot.epoch, id); };
   auto delay = options.retry_delay;
   for (int tries = 1;; ++tries) {
     try {
-      return dataset->load(id);
+      return dataset->load_part(id, choose);
     } catch (const Error& error) {
       if (error.domain() != Domain::system || error.kind() != Kind::data) throw;
       if (tries > options.retries)
@@ -319,11 +356,13 @@ Image Loader::Impl::load_with_retries(const Slot& slot, std::int64_t id) {
 }
 
 void Loader::Impl::note_bad_sample(std::int64_t id, const Error& error) {
+  constexpr std::size_t kMostNamed = 20;
   const std::lock_guard lock(mutex);
   ++stats.bad_samples;
-  if (!named.insert(id).second) return;
+  if (named.size() == kMostNamed || !named.insert(id).second) return;
   log_warning(concat("bad sample ", options.bad_sample == BadSample::skip ? "skipped" : "made black", " (",
-                     named.size(), " so far): ", error.what()));
+                     named.size(), " so far): ", error.what(),
+                     named.size() == kMostNamed ? "; further ones are counted, but not named" : ""));
 }
 
 /// The complete slot at the front, taken out; made here and now when there are no workers.
@@ -388,6 +427,7 @@ std::optional<Batch> Loader::next() {
     s.failure = slot->failure;
     std::rethrow_exception(s.failure);
   }
+  s.move_left_out_to_the_end(*slot);
   ++s.stats.batches;
   ++s.step;
   const auto& which = s.sampler.options();
@@ -399,6 +439,7 @@ std::optional<Batch> Loader::next() {
                .step = slot->step,
                .first = which.rank,
                .stride = which.world,
+               .bad = std::count_if(slot->kinds.begin(), slot->kinds.end(), [](Row kind) { return kind != Row::good; }),
                .wait_seconds = waited};
 }
 

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <tuple>
 
 #include "../data/random.hpp"
 #include "apex/core/error.hpp"
+#include "resize.hpp"
 
 namespace apex::io {
 namespace {
@@ -49,18 +51,36 @@ void copy_window(const ImageView& image, int left, int top, int width, int heigh
 /// starts at a negative offset.
 int middle(int size, int wanted) { return wanted > size ? -((wanted - size) / 2) : half_even((size - wanted) / 2.0); }
 
-void copy_image(const Image& image, std::uint8_t* out) { std::memcpy(out, image.pixels.data(), image.pixels.size()); }
+/// `box` of a picture of which `part` holds at least that much.
+ImageView inside(const PartView& part, const CropBox& box) {
+  const CropBox& have = part.box;
+  if (box.left < have.left || box.top < have.top || box.left + box.width > have.left + have.width ||
+      box.top + box.height > have.top + have.height)
+    fail(Kind::argument,
+         concat("Transform: wants ", box.width, 'x', box.height, " pixels at (", box.left, ", ", box.top,
+                "), the part holds ", have.width, 'x', have.height, " at (", have.left, ", ", have.top, ')'));
+  return crop(part.pixels, {box.left - have.left, box.top - have.top, box.width, box.height});
+}
+
+/// What CropMode::center makes of a picture of this size: it becomes width x height, and its part `window` lies at
+/// (left, top) of the result.
+struct Middle {
+  ResizeWindow resize;
+  int left = 0, top = 0;
+
+  Middle(const TransformOptions& o, int width, int height) {
+    resize.width = width;
+    resize.height = height;
+    if (o.resize > 0) std::tie(resize.width, resize.height) = shorter_side_size(width, height, o.resize);
+    const int x = middle(resize.width, o.width), y = middle(resize.height, o.height);
+    left = std::max(-x, 0);
+    top = std::max(-y, 0);
+    resize.window = {std::max(x, 0), std::max(y, 0), std::min(o.width, resize.width),
+                     std::min(o.height, resize.height)};
+  }
+};
 
 }  // namespace
-
-ImageView crop(const ImageView& image, const CropBox& box) {
-  if (box.left < 0 || box.top < 0 || box.width < 1 || box.height < 1 || box.width > image.width - box.left ||
-      box.height > image.height - box.top)
-    fail(Kind::argument, concat("crop: box ", box.width, 'x', box.height, " at (", box.left, ", ", box.top,
-                                ") is not inside a picture of ", image.width, 'x', image.height));
-  return {image.row(box.top) + static_cast<std::ptrdiff_t>(box.left) * image.channels, box.width, box.height,
-          image.channels, image.stride};
-}
 
 Image center_crop(const ImageView& image, int width, int height) {
   if (width < 1 || height < 1) fail(Kind::argument, concat("center_crop: to ", width, 'x', height));
@@ -126,39 +146,64 @@ Transform::Transform(const TransformOptions& options) : options_(options) {
   if (!(o.flip >= 0 && o.flip <= 1)) fail(Kind::argument, concat("Transform: flip ", o.flip, " is no chance"));
 }
 
-void Transform::apply(const ImageView& image, std::int64_t epoch, std::int64_t sample, std::uint8_t* out) const {
+CropBox Transform::needed(int width, int height, std::int64_t epoch, std::int64_t sample) const {
+  if (width < 1 || height < 1) fail(Kind::argument, "Transform: empty picture");
+  switch (options_.crop) {
+    case CropMode::random_resized: return draw_resized_crop(options_, width, height, epoch, sample);
+    case CropMode::center: {
+      const ResizeWindow resize = Middle(options_, width, height).resize;
+      return options_.resize == 0 ? resize.window : resize_reach(width, height, resize);
+    }
+    case CropMode::pad_random:
+    case CropMode::fit: break;
+  }
+  return {0, 0, width, height};
+}
+
+void Transform::apply(const PartView& image, std::int64_t epoch, std::int64_t sample, std::uint8_t* out) const {
   const auto& o = options_;
-  if (image.width < 1 || image.height < 1) fail(Kind::argument, "Transform: empty picture");
-  const bool same_size = image.width == o.width && image.height == o.height;
+  const CropBox box = needed(image.width, image.height, epoch, sample);
+  const ImageView seen = inside(image, box);
   const auto words = words_of(o.seed, epoch, sample, 0);
+  const bool mirrored = unit(words[0]) < o.flip;
+  const auto row_bytes = static_cast<std::ptrdiff_t>(o.width) * seen.channels;
+  const bool same_size = image.width == o.width && image.height == o.height;
+  const ResizeWindow everything{o.width, o.height, {0, 0, o.width, o.height}, mirrored};
   switch (o.crop) {
-    case CropMode::random_resized:
-      copy_image(resize_bilinear(crop(image, draw_resized_crop(o, image.width, image.height, epoch, sample)), o.width,
-                                 o.height),
-                 out);
+    case CropMode::random_resized: resize_window(whole(seen), everything, out, row_bytes); return;
+    case CropMode::fit:
+      if (!same_size) {
+        resize_window(whole(seen), everything, out, row_bytes);
+        return;
+      }
+      copy_window(seen, 0, 0, o.width, o.height, out);
       break;
     case CropMode::pad_random: {
-      const Image resized = same_size ? Image() : resize_bilinear(image, o.width, o.height);
-      copy_window(same_size ? image : resized.view(), below(words[1], 2 * o.pad + 1) - o.pad,
+      const Image resized = same_size ? Image() : resize_bilinear(seen, o.width, o.height);
+      copy_window(same_size ? seen : resized.view(), below(words[1], 2 * o.pad + 1) - o.pad,
                   below(words[2], 2 * o.pad + 1) - o.pad, o.width, o.height, out);
       break;
     }
     case CropMode::center: {
-      const Image resized = o.resize == 0 ? Image() : resize_shorter_side(image, o.resize);
-      const ImageView from = o.resize == 0 ? image : resized.view();
-      copy_window(from, middle(from.width, o.width), middle(from.height, o.height), o.width, o.height, out);
+      const Middle middle(o, image.width, image.height);
+      if (o.resize == 0) {
+        copy_window(seen, -middle.left, -middle.top, o.width, o.height, out);
+        break;
+      }
+      const CropBox& window = middle.resize.window;
+      if (window.width < o.width || window.height < o.height)
+        std::memset(out, 0, static_cast<std::size_t>(row_bytes) * o.height);
+      resize_window({seen, box, image.width, image.height}, middle.resize,
+                    out + middle.top * row_bytes + static_cast<std::ptrdiff_t>(middle.left) * seen.channels, row_bytes);
       break;
     }
-    case CropMode::fit:
-      if (same_size)
-        copy_window(image, 0, 0, o.width, o.height, out);
-      else
-        copy_image(resize_bilinear(image, o.width, o.height), out);
-      break;
   }
-  if (unit(words[0]) >= o.flip) return;
-  const std::size_t row_bytes = static_cast<std::size_t>(o.width) * image.channels;
-  for (int y = 0; y < o.height; ++y) flip_row(out + y * row_bytes, o.width, image.channels);
+  if (!mirrored) return;
+  for (int y = 0; y < o.height; ++y) flip_row(out + y * row_bytes, o.width, seen.channels);
+}
+
+void Transform::apply(const ImageView& image, std::int64_t epoch, std::int64_t sample, std::uint8_t* out) const {
+  apply(whole(image), epoch, sample, out);
 }
 
 Image Transform::apply(const ImageView& image, std::int64_t epoch, std::int64_t sample) const {
