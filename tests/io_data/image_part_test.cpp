@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
 // Decoding a part of a picture: every pixel is that of the whole picture.
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -311,6 +312,34 @@ TEST(TransformPart, CentreNeedsTheMiddleOnly) {
   part.box.left += 1;
   expect_error(Kind::argument, {"wants", "holds"}, [&] { transform.apply(part, 0, 0, out.data()); });
   expect_error(Kind::argument, {"empty"}, [&] { transform.needed(0, 5, 0, 0); });
+}
+
+// Windows that reach over an edge of the resized part, or lie beside it: zeros there, then the mirror.
+TEST(TransformPart, APlacementMayReachOutside) {
+  const Transform transform(with(CropMode::fit));
+  const Image image = test::formula_image(40, 36, 3);
+  for (const CropBox& box : {CropBox{0, 0, 40, 36}, {3, 2, 30, 20}})
+    for (const auto& [width, height] : {std::pair{40, 36}, {30, 20}, {55, 44}}) {
+      const Image resized = resize_bilinear(crop(image.view(), box), width, height);
+      for (const auto& [left, top] : {std::pair{0, 0}, {7, -5}, {-12, 9}, {-3, -3}, {60, 0}, {0, -36}, {100, -100}})
+        for (const bool flip : {false, true}) {
+          Image expected(40, 36, 3);
+          for (int y = std::max(0, -top); y < std::min(36, height - top); ++y)
+            for (int x = std::max(0, -left); x < std::min(40, width - left); ++x)
+              for (int c = 0; c < 3; ++c) expected.row(y)[3 * x + c] = resized.row(y + top)[3 * (x + left) + c];
+          if (flip) expected = flip_horizontal(expected.view());
+          Bytes got(40 * 36 * 3, 9);
+          transform.apply(whole(image.view()), Placement{box, width, height, left, top, flip}, got.data());
+          EXPECT_EQ(got, expected.pixels) << width << 'x' << height << " at " << left << ", " << top << ", " << flip;
+        }
+    }
+  Bytes out(40 * 36 * 3);
+  const auto refuse = [&](const std::vector<std::string>& words, const Placement& placement) {
+    expect_error(Kind::argument, words, [&] { transform.apply(whole(image.view()), placement, out.data()); });
+  };
+  refuse({"cannot become 0x36"}, {{0, 0, 40, 36}, 0, 36});
+  refuse({"box of 0x36"}, {{0, 0, 0, 36}, 40, 36});
+  refuse({"wants", "holds"}, {{1, 0, 40, 36}, 40, 36});
 }
 
 // A mirrored sample is resized from right to left; the picture's last columns take another path there.
