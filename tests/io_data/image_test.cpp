@@ -24,7 +24,7 @@ std::vector<std::string> fixture_names() {
 
 TEST(Decode, EqualsPillowForEveryKindOfFile) {
   const auto names = fixture_names();
-  ASSERT_GE(names.size(), 26u);
+  ASSERT_GE(names.size(), 37u);
   for (const auto& name : names) {
     const Bytes file = test::read_bytes(kFixtures / name);
     const Image rgb = decode_image(file, 3, name), gray = decode_image(file, 1, name);
@@ -48,6 +48,46 @@ TEST(Decode, GoesByContentNotByName) {
   EXPECT_EQ(sniff_image_format({}), ImageFormat::unknown);
   const Image image = decode_image(test::read_bytes(kFixtures / "rgb.png"), 3, "n02105855_2933.JPEG");
   EXPECT_EQ(image.pixels, test::read_bytes(kFixtures / "rgb.png.rgb"));
+  const Image other = decode_image(test::read_bytes(kFixtures / "rgb444.jpg"), 3, "a.png");
+  EXPECT_EQ(other.pixels, test::read_bytes(kFixtures / "rgb444.jpg.rgb"));
+}
+
+// Orientation 6 asks viewers to turn the picture; torchvision does not, and the fixture's pixels are as they are
+// stored.
+TEST(Decode, LeavesTheOrientationAlone) {
+  const Bytes file = test::read_bytes(kFixtures / "exif_rotated.jpg");
+  const Bytes tag = {0x01, 0x12, 0x00, 0x03, 0x00, 0x00, 0x00, 0x01, 0x00, 0x06};
+  ASSERT_NE(std::search(file.begin(), file.end(), tag.begin(), tag.end()), file.end());
+  const Image image = decode_image(file, 3, "a.jpg");
+  EXPECT_EQ(image.width, 13);
+  EXPECT_EQ(image.height, 9);
+}
+
+TEST(Decode, NamesFormatsItDoesNotRead) {
+  using namespace std::string_literals;
+  const std::pair<std::string, std::string> cases[] = {
+      {"RIFF\x24\0\0\0WEBPVP8 "s, "WebP"},
+      {"GIF89a\1\0\1\0"s, "GIF"},
+      {"GIF87a\1\0\1\0"s, "GIF"},
+      {"II*\0\x08\0\0\0"s, "TIFF"},
+      {"MM\0*\0\0\0\x08"s, "TIFF"},
+      {"BM\x46\0\0\0\0\0\0\0\x36\0\0\0"s, "BMP"},
+      {"\0\0\0\x0cjP  \r\n\x87\n"s, "JPEG 2000"},
+      {"\0\0\0\x0cJXL \r\n\x87\n"s, "JPEG XL"},
+      {"\0\0\0\x20"
+       "ftypavif\0\0\0\0"s,
+       "AVIF"},
+      {"\0\0\0\x18"
+       "ftypheic\0\0\0\0"s,
+       "HEIF"},
+  };
+  for (const auto& [text, format] : cases) {
+    const Bytes file(text.begin(), text.end());
+    expect_error(Kind::data, {"n01.JPEG", format + " is not supported", "convert"},
+                 [&] { decode_image(file, 3, "n01.JPEG"); });
+  }
+  const Bytes riff = {'R', 'I', 'F', 'F', 0, 0, 0, 0, 'W', 'A', 'V', 'E'};
+  expect_error(Kind::data, {"neither JPEG nor PNG"}, [&] { decode_image(riff, 3, "a"); });
 }
 
 TEST(Decode, NamesWhatCannotBeUsed) {

@@ -355,9 +355,10 @@ class EncodedFiles : public ::testing::Test {
     }
     data_ = std::make_shared<ImageFolder>(folder_.path());
   }
-  std::unique_ptr<Loader> loader(BadSample policy, std::function<bool(const JpegInfo&)> leaves, int workers = 2) const {
+  std::unique_ptr<Loader> loader(BadSample policy, std::function<bool(const JpegInfo&)> leaves, int workers = 2,
+                                 bool training = false) const {
     return std::make_unique<Loader>(
-        data_, Transform(train_transform(16, 5)), Sampler({.size = kCount, .batch = 5, .seed = 3, .drop_last = false}),
+        data_, Transform(transform_), Sampler({.size = kCount, .batch = 5, .seed = 3, .drop_last = training}),
         LoaderOptions{.workers = workers, .bad_sample = policy, .leaves_encoded = std::move(leaves)});
   }
   /// The index of the file `name`.jpg.
@@ -366,6 +367,20 @@ class EncodedFiles : public ::testing::Test {
       if (data_->sample_key(i).find(name) != std::string::npos) return i;
     return -1;
   }
+  static void expect_equal(const Batch& got, const Batch& want) {
+    const auto pixels = [](const Batch& b) {
+      const auto* p = b.images.data<std::uint8_t>();
+      return Bytes(p, p + b.images.numel());
+    };
+    EXPECT_EQ(pixels(got), pixels(want));
+    EXPECT_EQ(got.valid, want.valid);
+    EXPECT_EQ(got.bad, want.bad);
+    for (int r = 0; r < 5; ++r) {
+      EXPECT_EQ(label_of(got, r), label_of(want, r));
+      EXPECT_EQ(id_of(got, r), id_of(want, r));
+    }
+  }
+  TransformOptions transform_ = train_transform(16, 5);
   test::TemporaryFolder folder_;
   std::shared_ptr<ImageFolder> data_;
 };
@@ -400,15 +415,7 @@ TEST_F(EncodedFiles, LeaveWithTheirPlacementAndCanBeDecodedAfterAll) {
             left->decode(*got, k);
             EXPECT_TRUE(got->encoded[k].bytes.empty());
           }
-          const auto pixels = [](const Batch& b) {
-            const auto* p = b.images.data<std::uint8_t>();
-            return Bytes(p, p + b.images.numel());
-          };
-          EXPECT_EQ(pixels(*got), pixels(*want));
-          for (int r = 0; r < 5; ++r) {
-            EXPECT_EQ(label_of(*got, r), label_of(*want, r));
-            EXPECT_EQ(id_of(*got, r), id_of(*want, r));
-          }
+          expect_equal(*got, *want);
         }
         EXPECT_FALSE(left->next());
       }
@@ -418,6 +425,7 @@ TEST_F(EncodedFiles, LeaveWithTheirPlacementAndCanBeDecodedAfterAll) {
 
 /// What is cut never leaves; what only the decoder finds leaves, and is met with the same words when it comes back.
 TEST_F(EncodedFiles, DamageIsNamedAsEver) {
+  transform_ = small_eval_transform(16, 16);  // looks at the whole picture: a crop might lie above the damage
   const auto all = [](const JpegInfo&) { return true; };
   const auto words_of = [](Loader& loader, bool decodes) {
     loader.start(0);
@@ -444,25 +452,41 @@ TEST_F(EncodedFiles, DamageIsNamedAsEver) {
   EXPECT_NE(damaged.find("18.jpg"), std::string::npos) << damaged;
   EXPECT_EQ(words_of(*loader(BadSample::error, all), true), damaged);
 
-  // Skipped when it comes back: the next good sample stands in its place, label included.
-  const auto skips = loader(BadSample::skip, all), whole = loader(BadSample::skip, {});
-  skips->start(0);
-  whole->start(0);
+  // When it comes back in training, the next good sample stands in its place, label included; in evaluation the row is
+  // left out, and those behind it move up, still encoded or not.
   const std::int64_t bad = index_of("18.jpg");
-  bool met = false;
-  while (auto got = skips->next()) {
-    const auto want = whole->next();
-    for (std::size_t k = 0; k < got->encoded.size(); ++k) {
-      const auto [row, id] = std::pair(got->encoded[k].row, got->encoded[k].id);
-      skips->decode(*got, k);
-      if (id != bad) continue;
-      met = true;
-      EXPECT_EQ(label_of(*got, static_cast<int>(row)), data_->label((bad + 1) % kCount));
+  for (const bool training : {true, false}) {
+    const auto skips = loader(BadSample::skip, all, 2, training), whole = loader(BadSample::skip, {}, 2, training);
+    std::int64_t met = 0, moved = 0;
+    for (std::int64_t epoch = 0; epoch < 6; ++epoch) {
+      skips->start(epoch);
+      whole->start(epoch);
+      while (auto got = skips->next()) {
+        const auto want = whole->next();
+        ASSERT_TRUE(want);
+        const std::int64_t valid = got->valid;
+        for (std::size_t k = 0; k < got->encoded.size(); ++k) {
+          const auto [row, id] = std::pair(got->encoded[k].row, got->encoded[k].id);
+          skips->decode(*got, k);
+          if (id != bad) continue;
+          ++met;
+          EXPECT_EQ(got->bad, 1);
+          EXPECT_EQ(got->valid, training ? valid : valid - 1);
+          if (training) EXPECT_EQ(label_of(*got, static_cast<int>(row)), data_->label((bad + 1) % kCount));
+          if (training) continue;
+          EXPECT_EQ(got->encoded[k].row, -1);
+          for (std::size_t j = k + 1; j < got->encoded.size(); ++j, ++moved)
+            EXPECT_EQ(got->encoded[j].id, id_of(*got, static_cast<int>(got->encoded[j].row)));
+        }
+        expect_equal(*got, *want);
+      }
+      EXPECT_FALSE(whole->next());
     }
-    for (int r = 0; r < 5; ++r) EXPECT_EQ(label_of(*got, r), label_of(*want, r));
+    EXPECT_GT(met, 0);
+    EXPECT_EQ(moved > 0, !training);
+    EXPECT_EQ(skips->stats().bad_samples, met);
+    EXPECT_EQ(skips->stats().bad_samples, whole->stats().bad_samples);
   }
-  EXPECT_TRUE(met);
-  EXPECT_EQ(skips->stats().bad_samples, 1);
 }
 
 /// Data without files of their own have nothing to leave.

@@ -27,6 +27,9 @@ class Subset final : public Dataset {
   std::string sample_name(std::int64_t i) const override { return base_->sample_name(at(i)); }
   std::string sample_key(std::int64_t i) const override { return base_->sample_key(at(i)); }
   Image load(std::int64_t i) const override { return base_->load(at(i)); }
+  ImagePart load_part(std::int64_t i, const ChooseBox& choose) const override {
+    return base_->load_part(at(i), choose);
+  }
   std::optional<std::vector<std::uint8_t>> encoded(std::int64_t i) const override { return base_->encoded(at(i)); }
   std::optional<Size> fixed_size() const override { return base_->fixed_size(); }
 
@@ -42,6 +45,8 @@ std::uint64_t add(std::uint64_t hash, std::int64_t value) { return XXH64(&value,
 std::uint64_t add(std::uint64_t hash, const std::string& text) { return XXH64(text.data(), text.size(), hash); }
 
 }  // namespace
+
+ImagePart Dataset::load_part(std::int64_t i, const ChooseBox&) const { return whole(load(i)); }
 
 std::optional<std::vector<std::uint8_t>> Dataset::encoded(std::int64_t) const { return std::nullopt; }
 

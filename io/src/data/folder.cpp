@@ -103,6 +103,11 @@ Image ImageFolder::load(std::int64_t i) const {
   return decode_image(bytes, channels_, sample_name(i));
 }
 
+ImagePart ImageFolder::load_part(std::int64_t i, const ChooseBox& choose) const {
+  const auto bytes = read_file(root_ / file(i).path);
+  return decode_image_part(bytes, channels_, sample_name(i), choose);
+}
+
 std::optional<std::vector<std::uint8_t>> ImageFolder::encoded(std::int64_t i) const {
   return read_file(root_ / file(i).path);
 }

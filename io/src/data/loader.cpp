@@ -55,6 +55,14 @@ bool is_bad_sample(const Error& error) {
   return (error.kind() == Kind::data || error.kind() == Kind::damaged) && error.domain() != Domain::system;
 }
 
+/// What became of a row.
+enum class Row : std::uint8_t { good, stands_in, left_out };
+
+struct Loaded {
+  std::int64_t label = 0;
+  Row kind = Row::good;
+};
+
 /// A batch in the making. Rows are handed out in order; whoever holds rows writes them without a lock.
 struct Slot {
   std::int64_t epoch = 0, step = 0;
@@ -65,6 +73,7 @@ struct Slot {
   bool prepared = false;
   std::int64_t handed_out = 0, finished = 0;  // rows
   std::int64_t failed_row = -1;
+  std::vector<Row> kinds;
   std::exception_ptr failure;
   std::vector<EncodedRow> encoded;   // one for each row; without bytes where the row is in `images`
   std::atomic<bool> dropped{false};  // nobody waits for it any more
@@ -73,6 +82,35 @@ struct Slot {
   bool complete() const { return prepared && finished == rows(); }
   std::uint8_t* picture(std::int64_t row) const { return pixels + static_cast<std::size_t>(row) * picture_bytes; }
 };
+
+/// Makes padding of the rows for which `is_left_out` holds; those behind move up.
+template <class F>
+void leave_out(Batch& batch, F&& is_left_out) {
+  const std::size_t picture_bytes = batch.images.bytes() / static_cast<std::size_t>(batch.images.size(0));
+  const auto picture = [&, pixels = batch.images.data<std::uint8_t>()](std::int64_t row) {
+    return pixels + static_cast<std::size_t>(row) * picture_bytes;
+  };
+  auto* ids = batch.ids.data<std::int64_t>();
+  auto* labels = batch.labels.data<std::int64_t>();
+  std::vector<std::int64_t> place(static_cast<std::size_t>(batch.valid), -1);  // of each row, afterwards
+  std::int64_t to = 0;
+  for (std::int64_t row = 0; row < batch.valid; ++row) {
+    if (is_left_out(row)) continue;
+    place[static_cast<std::size_t>(row)] = to;
+    if (to != row) std::memcpy(picture(to), picture(row), picture_bytes);
+    ids[to] = ids[row];
+    labels[to] = labels[row];
+    ++to;
+  }
+  for (std::int64_t row = to; row < batch.valid; ++row) {
+    std::memset(picture(row), 0, picture_bytes);
+    ids[row] = -1;
+    labels[row] = 0;
+  }
+  for (auto& left : batch.encoded)
+    if (left.row >= 0) left.row = place[static_cast<std::size_t>(left.row)];
+  batch.valid = to;
+}
 
 }  // namespace
 
@@ -123,7 +161,7 @@ struct Loader::Impl {
   void prepare(Slot& slot) const;
   void fill(Slot& slot, std::int64_t begin, std::int64_t end);
   void fill_row(Slot& slot, std::int64_t row);
-  std::int64_t load_by_policy(Slot& slot, std::int64_t id, std::int64_t row);
+  Loaded load_by_policy(Slot& slot, std::int64_t id, std::int64_t row);
   void load(Slot& slot, std::int64_t id, std::int64_t row);
   template <class F>
   auto with_retries(const Slot& slot, F&& read);
@@ -203,6 +241,7 @@ void Loader::Impl::prepare(Slot& slot) const {
     slot.images = make(sizes, DType::u8, MemoryFormat::channels_last);
     slot.labels = make({slot.rows()}, DType::i64, MemoryFormat::contiguous);
     slot.ids = from_values<std::int64_t>({slot.rows()}, std::span<const std::int64_t>(slot.slice.ids));
+    slot.kinds.assign(static_cast<std::size_t>(slot.rows()), Row::good);
     slot.pixels = slot.images.data<std::uint8_t>();
     slot.picture_bytes = static_cast<std::size_t>(dataset->channels()) * transform.height() * transform.width();
     if (options.leaves_encoded) slot.encoded.resize(slot.slice.ids.size());
@@ -268,32 +307,37 @@ void Loader::Impl::fill(Slot& slot, std::int64_t begin, std::int64_t end) {
 }
 
 void Loader::Impl::fill_row(Slot& slot, std::int64_t row) {
-  const std::int64_t id = slot.slice.ids[static_cast<std::size_t>(row)];
-  std::int64_t label = 0;
+  const auto k = static_cast<std::size_t>(row);
+  const std::int64_t id = slot.slice.ids[k];
+  Loaded loaded;
   if (id < 0)
     std::memset(slot.picture(row), 0, slot.picture_bytes);
   else
-    label = load_by_policy(slot, id, row);
-  slot.labels.data<std::int64_t>()[row] = label;
+    loaded = load_by_policy(slot, id, row);
+  slot.labels.data<std::int64_t>()[row] = loaded.label;
+  slot.kinds[k] = loaded.kind;
 }
 
-/// Fetches the picture that stands for sample `id`; gives its label.
-std::int64_t Loader::Impl::load_by_policy(Slot& slot, std::int64_t id, std::int64_t row) {
+/// Fetches the picture that stands for sample `id`.
+Loaded Loader::Impl::load_by_policy(Slot& slot, std::int64_t id, std::int64_t row) {
   constexpr std::int64_t kMostSkipped = 1000;
   const std::int64_t n = dataset->size();
+  Row kind = Row::good;
   for (std::int64_t tries = 0; tries < std::min(n, kMostSkipped); ++tries) {
     const std::int64_t now = (id + tries) % n;
     try {
       load(slot, now, row);
-      return dataset->label(now);
+      return {dataset->label(now), kind};
     } catch (const Error& error) {
       if (options.bad_sample == BadSample::error || !is_bad_sample(error)) throw;
       note_bad_sample(now, error);
     }
+    kind = Row::stands_in;
     if (options.bad_sample == BadSample::black) {
       std::memset(slot.picture(row), 0, slot.picture_bytes);
-      return dataset->label(id);
+      return {dataset->label(id), kind};
     }
+    if (!sampler.options().drop_last) return {0, Row::left_out};
   }
   fail(Kind::data, concat("no good sample among the ", std::min(n, kMostSkipped), " from ", dataset->sample_name(id),
                           " on: the data set is damaged"));
@@ -319,11 +363,14 @@ auto Loader::Impl::with_retries(const Slot& slot, F&& read) {
   }
 }
 
-/// Puts sample `id` into a row, as pixels or, where that is wanted, as the bytes of its file.
+/// Puts sample `id` into a row, as pixels or, where that is wanted, as the bytes of its file. Only the part that the
+/// transform looks at is decoded.
 void Loader::Impl::load(Slot& slot, std::int64_t id, std::int64_t row) {
-  Image image;
+  const ChooseBox choose = [&](int width, int height) { return transform.needed(width, height, slot.epoch, id); };
+  const auto read = [&] { return dataset->load_part(id, choose); };
+  ImagePart image;
   if (slot.encoded.empty()) {
-    image = with_retries(slot, [&] { return dataset->load(id); });
+    image = with_retries(slot, read);
   } else {
     auto bytes = with_retries(slot, [&] { return dataset->encoded(id); });
     const auto info = bytes ? plain_jpeg_info(*bytes) : std::nullopt;
@@ -332,21 +379,23 @@ void Loader::Impl::load(Slot& slot, std::int64_t id, std::int64_t row) {
           row, id, *info, transform.place(info->width, info->height, slot.epoch, id), std::move(*bytes)};
       return;
     }
-    image = bytes ? decode_image(*bytes, dataset->channels(), dataset->sample_name(id))
-                  : with_retries(slot, [&] { return dataset->load(id); });
+    image = bytes ? decode_image_part(*bytes, dataset->channels(), dataset->sample_name(id), choose)
+                  : with_retries(slot, read);
   }
-  if (image.channels != dataset->channels())
-    fail(Kind::state, concat(dataset->sample_name(id), " was loaded with ", image.channels, " channels instead of ",
-                             dataset->channels()));
+  if (image.pixels.channels != dataset->channels())
+    fail(Kind::state, concat(dataset->sample_name(id), " was loaded with ", image.pixels.channels,
+                             " channels instead of ", dataset->channels()));
   transform.apply(image.view(), slot.epoch, id, slot.picture(row));
 }
 
 void Loader::Impl::note_bad_sample(std::int64_t id, const Error& error) {
+  constexpr std::size_t kMostNamed = 20;
   const std::lock_guard lock(mutex);
   ++stats.bad_samples;
-  if (!named.insert(id).second) return;
+  if (named.size() == kMostNamed || !named.insert(id).second) return;
   log_warning(concat("bad sample ", options.bad_sample == BadSample::skip ? "skipped" : "made black", " (",
-                     named.size(), " so far): ", error.what()));
+                     named.size(), " so far): ", error.what(),
+                     named.size() == kMostNamed ? "; further ones are counted, but not named" : ""));
 }
 
 /// The complete slot at the front, taken out; made here and now when there are no workers.
@@ -415,28 +464,37 @@ std::optional<Batch> Loader::next() {
   ++s.step;
   const auto& which = s.sampler.options();
   std::erase_if(slot->encoded, [](const EncodedRow& row) { return row.bytes.empty(); });
-  return Batch{.images = std::move(slot->images),
-               .labels = std::move(slot->labels),
-               .ids = std::move(slot->ids),
-               .valid = slot->slice.valid,
-               .epoch = slot->epoch,
-               .step = slot->step,
-               .first = which.rank,
-               .stride = which.world,
-               .wait_seconds = waited,
-               .encoded = std::move(slot->encoded)};
+  const auto& kinds = slot->kinds;
+  Batch batch{.images = std::move(slot->images),
+              .labels = std::move(slot->labels),
+              .ids = std::move(slot->ids),
+              .valid = slot->slice.valid,
+              .epoch = slot->epoch,
+              .step = slot->step,
+              .first = which.rank,
+              .stride = which.world,
+              .bad = std::count_if(kinds.begin(), kinds.end(), [](Row kind) { return kind != Row::good; }),
+              .wait_seconds = waited,
+              .encoded = std::move(slot->encoded)};
+  leave_out(batch, [&](std::int64_t row) { return kinds[static_cast<std::size_t>(row)] == Row::left_out; });
+  return batch;
 }
 
 void Loader::decode(Batch& batch, std::size_t k) {
   auto& s = *impl_;
   EncodedRow& encoded = batch.encoded.at(k);
   if (encoded.bytes.empty()) return;
+  const std::int64_t row = encoded.row;
+  const bool stood_in = encoded.id != batch.ids.data<std::int64_t>()[row];  // so it is counted already
   Slot slot;
   slot.epoch = batch.epoch;
   slot.pixels = batch.images.data<std::uint8_t>();
   slot.picture_bytes = static_cast<std::size_t>(s.dataset->channels()) * s.transform.height() * s.transform.width();
   encoded.bytes = {};
-  batch.labels.data<std::int64_t>()[encoded.row] = s.load_by_policy(slot, encoded.id, encoded.row);
+  const Loaded loaded = s.load_by_policy(slot, encoded.id, row);
+  batch.labels.data<std::int64_t>()[row] = loaded.label;
+  if (loaded.kind != Row::good && !stood_in) ++batch.bad;
+  if (loaded.kind == Row::left_out) leave_out(batch, [row](std::int64_t other) { return other == row; });
 }
 
 bool Loader::leaves_encoded() const noexcept { return static_cast<bool>(impl_->options.leaves_encoded); }

@@ -272,6 +272,11 @@ Image PackedDataset::load(std::int64_t i) const {
   return image.channels == impl_->channels ? image : convert_channels(image.view(), impl_->channels);
 }
 
+ImagePart PackedDataset::load_part(std::int64_t i, const ChooseBox& choose) const {
+  if (impl_->decoded) return whole(load(i));
+  return decode_image_part(impl_->record(i), impl_->channels, sample_name(i), choose);
+}
+
 std::optional<std::vector<std::uint8_t>> PackedDataset::encoded(std::int64_t i) const {
   if (impl_->decoded) return std::nullopt;
   return impl_->record(i);

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
 #include <csetjmp>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <string>
 
 #include <jpeglib.h>  // wants size_t and FILE first
@@ -82,12 +82,25 @@ bool start(Decompress& d) {
   return true;
 }
 
-bool read_rows(Decompress& d, std::uint8_t* to, std::size_t row_bytes) {
+/// Leaves out columns on both sides, as far as the blocks allow.
+bool narrow(Decompress& d, JDIMENSION& left, JDIMENSION& width) {
   if (setjmp(d.errors.jump)) return false;
-  while (d.info.output_scanline < d.info.output_height) {
-    JSAMPROW row = to + d.info.output_scanline * row_bytes;
-    if (jpeg_read_scanlines(&d.info, &row, 1) == 0) return false;
-  }
+  jpeg_crop_scanline(&d.info, &left, &width);
+  return true;
+}
+
+bool skip_rows(Decompress& d, JDIMENSION count) {
+  if (setjmp(d.errors.jump)) return false;
+  return jpeg_skip_scanlines(&d.info, count) == count;
+}
+
+bool read_row(Decompress& d, JSAMPROW to) {
+  if (setjmp(d.errors.jump)) return false;
+  return jpeg_read_scanlines(&d.info, &to, 1) == 1;
+}
+
+bool finish(Decompress& d) {
+  if (setjmp(d.errors.jump)) return false;
   jpeg_finish_decompress(&d.info);
   return true;
 }
@@ -102,12 +115,75 @@ int rounded_product(int a, int b) {  // a * b / 255, to nearest
 }
 
 /// Four stored values, inverted as Adobe writes them, to RGB.
-Image from_cmyk(const Image& stored) {
-  Image out(stored.width, stored.height, 3);
-  const std::uint8_t* from = stored.pixels.data();
-  for (std::size_t p = 0; p < out.pixels.size(); p += 3, from += 4)
-    for (int c = 0; c < 3; ++c)
-      out.pixels[p + c] = static_cast<std::uint8_t>(from[3] - rounded_product(255 - from[c], from[3]));
+void cmyk_to_rgb(const std::uint8_t* from, std::uint8_t* to, int width) {
+  for (int x = 0; x < width; ++x, from += 4, to += 3)
+    for (int c = 0; c < 3; ++c) to[c] = static_cast<std::uint8_t>(from[3] - rounded_product(255 - from[c], from[3]));
+}
+
+/// Whether libjpeg will smooth over coefficients that a progressive file never sent: then blocks depend on those
+/// around.
+bool smooths(const jpeg_decompress_struct& info) {
+  if (!info.progressive_mode || !info.coef_bits) return false;
+  for (int c = 0; c < info.num_components; ++c)
+    for (int k = 1; k < DCTSIZE2; ++k)
+      if (info.coef_bits[c][k] != 0) return true;
+  return false;
+}
+
+/// Leaves out the columns that `box` does not need; @returns where the first one decoded lies in the picture. Smooth
+/// chroma reaches one sample to each side, at most two pixels: what lies so close to a new edge is decoded, but not
+/// used. A strip that is too narrow would be upsampled in another way, so some blocks are kept.
+int narrow_to(Decompress& d, const CropBox& box, std::string_view name) {
+  constexpr int kReach = 2, kNarrowest = DCTSIZE * MAX_SAMP_FACTOR;
+  const int all = static_cast<int>(d.info.output_width);
+  const int begin = std::max(box.left - kReach, 0);
+  const int end = std::min(std::max(box.left + box.width + kReach, begin + kNarrowest), all);
+  auto left = static_cast<JDIMENSION>(std::max(std::min(begin, end - kNarrowest), 0));
+  JDIMENSION width = static_cast<JDIMENSION>(end) - left;
+  if (width == d.info.output_width) return 0;
+  if (!narrow(d, left, width)) fail_damaged(d, name);
+  return static_cast<int>(left);
+}
+
+/// Whether the mark that ends a file is still to come.
+bool end_is_ahead(const jpeg_source_mgr& source) {
+  constexpr JOCTET kEnd[] = {0xff, JPEG_EOI};
+  return memmem(source.next_input_byte, source.bytes_in_buffer, kEnd, sizeof kEnd) != nullptr;
+}
+
+/// Ends the decoding below the box. Rows further down are read only if the file seems cut short: then they say so.
+void end_early(Decompress& d, std::uint8_t* row, std::string_view name) {
+  if (d.info.output_scanline < d.info.output_height && (jpeg_input_complete(&d.info) || end_is_ahead(*d.info.src)))
+    return;
+  while (d.info.output_scanline < d.info.output_height)
+    if (!read_row(d, row)) fail_damaged(d, name);
+  if (!finish(d)) fail_damaged(d, name);
+}
+
+/// The box, of a picture whose decoding has started.
+Image read_box(Decompress& d, const CropBox& box, int channels, std::string_view name) {
+  const bool is_whole =
+      box.width == static_cast<int>(d.info.output_width) && box.height == static_cast<int>(d.info.output_height);
+  const bool by_part = !is_whole && !smooths(d.info);
+  const int left = by_part ? narrow_to(d, box, name) : 0;
+  const int stored = d.info.output_components;
+  std::vector<std::uint8_t> row(static_cast<std::size_t>(d.info.output_width) * static_cast<std::size_t>(stored)), rgb;
+  if (stored == 4) rgb.resize(static_cast<std::size_t>(box.width) * 3);
+  const std::uint8_t* wanted = row.data() + static_cast<std::ptrdiff_t>(box.left - left) * stored;
+
+  if (by_part && box.top > 0 && !skip_rows(d, static_cast<JDIMENSION>(box.top))) fail_damaged(d, name);
+  while (static_cast<int>(d.info.output_scanline) < box.top)
+    if (!read_row(d, row.data())) fail_damaged(d, name);
+  Image out(box.width, box.height, channels);
+  const bool in_place = stored == channels && box.width == static_cast<int>(d.info.output_width);
+  for (int y = 0; y < box.height; ++y) {
+    if (!read_row(d, in_place ? out.row(y) : row.data())) fail_damaged(d, name);
+    if (in_place) continue;
+    if (stored == 4) cmyk_to_rgb(wanted, rgb.data(), box.width);
+    convert_row(stored == 4 ? rgb.data() : wanted, stored == 4 ? 3 : stored, out.row(y), channels, box.width);
+  }
+  end_early(d, row.data(), name);
+  if (d.errors.damaged) fail_damaged(d, name);
   return out;
 }
 
@@ -189,7 +265,8 @@ std::optional<JpegInfo> plain_jpeg_info(std::span<const std::uint8_t> bytes) noe
   return out;
 }
 
-Image decode_jpeg(std::span<const std::uint8_t> bytes, int channels, std::string_view name, std::int64_t max_pixels) {
+ImagePart decode_jpeg(std::span<const std::uint8_t> bytes, int channels, std::string_view name, const ChooseBox& choose,
+                      std::int64_t max_pixels) {
   Decompress d;
   if (!read_header(d, bytes.data(), bytes.size())) fail_damaged(d, name);
   check_pixels(d.info.image_width, d.info.image_height, max_pixels, name);
@@ -201,11 +278,11 @@ Image decode_jpeg(std::span<const std::uint8_t> bytes, int channels, std::string
     case JCS_YCbCr: d.info.out_color_space = JCS_RGB; break;
     default: fail(Kind::data, concat(name, ": a JPEG of ", d.info.num_components, " components is not supported"));
   }
+  const int width = static_cast<int>(d.info.image_width), height = static_cast<int>(d.info.image_height);
+  const CropBox box = choose(width, height);
+  check_box(box, width, height, name);
   if (!start(d)) fail_damaged(d, name);
-  Image out(static_cast<int>(d.info.output_width), static_cast<int>(d.info.output_height), d.info.output_components);
-  if (!read_rows(d, out.pixels.data(), out.row_bytes()) || d.errors.damaged) fail_damaged(d, name);
-  if (out.channels == 4) out = from_cmyk(out);
-  return out.channels == channels ? out : convert_channels(out.view(), channels);
+  return {read_box(d, box, channels, name), box, width, height};
 }
 
 std::vector<std::uint8_t> encode_jpeg(const ImageView& image, int quality) {

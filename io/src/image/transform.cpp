@@ -8,6 +8,7 @@
 
 #include "../data/random.hpp"
 #include "apex/core/error.hpp"
+#include "resize.hpp"
 
 namespace apex::io {
 namespace {
@@ -49,16 +50,43 @@ void copy_window(const ImageView& image, int left, int top, int width, int heigh
 /// starts at a negative offset.
 int middle(int size, int wanted) { return wanted > size ? -((wanted - size) / 2) : half_even((size - wanted) / 2.0); }
 
-}  // namespace
-
-ImageView crop(const ImageView& image, const CropBox& box) {
-  if (box.left < 0 || box.top < 0 || box.width < 1 || box.height < 1 || box.width > image.width - box.left ||
-      box.height > image.height - box.top)
-    fail(Kind::argument, concat("crop: box ", box.width, 'x', box.height, " at (", box.left, ", ", box.top,
-                                ") is not inside a picture of ", image.width, 'x', image.height));
-  return {image.row(box.top) + static_cast<std::ptrdiff_t>(box.left) * image.channels, box.width, box.height,
-          image.channels, image.stride};
+/// `box` of a picture of which `part` holds at least that much.
+ImageView inside(const PartView& part, const CropBox& box) {
+  const CropBox& have = part.box;
+  if (box.left < have.left || box.top < have.top || box.left + box.width > have.left + have.width ||
+      box.top + box.height > have.top + have.height)
+    fail(Kind::argument,
+         concat("Transform: wants ", box.width, 'x', box.height, " pixels at (", box.left, ", ", box.top,
+                "), the part holds ", have.width, 'x', have.height, " at (", have.left, ", ", have.top, ')'));
+  return crop(part.pixels, {box.left - have.left, box.top - have.top, box.width, box.height});
 }
+
+/// What shows of a placement: a window of its resized part, and where that lies in the result, with zeros around.
+struct Shown {
+  ResizeWindow resize;
+  int left = 0, top = 0;
+
+  Shown(const Placement& p, int width, int height) {
+    const int x = std::max(p.left, 0), y = std::max(p.top, 0);
+    const CropBox window{x, y, std::min(p.left + width, p.resized_width) - x,
+                         std::min(p.top + height, p.resized_height) - y};
+    resize = {p.resized_width, p.resized_height, window, p.flip};
+    left = p.flip ? width - (x - p.left) - window.width : x - p.left;
+    top = y - p.top;
+  }
+  bool nothing() const { return resize.window.width < 1 || resize.window.height < 1; }
+};
+
+bool keeps_size(const Placement& p) { return p.box.width == p.resized_width && p.box.height == p.resized_height; }
+
+/// The part of the picture that is looked at. Where nothing shows that is the box, so that damage is noticed.
+CropBox reach_of(const Placement& p, const Shown& shown) {
+  if (shown.nothing()) return p.box;
+  const CropBox reach = keeps_size(p) ? shown.resize.window : resize_reach(p.box.width, p.box.height, shown.resize);
+  return {p.box.left + reach.left, p.box.top + reach.top, reach.width, reach.height};
+}
+
+}  // namespace
 
 Image center_crop(const ImageView& image, int width, int height) {
   if (width < 1 || height < 1) fail(Kind::argument, concat("center_crop: to ", width, 'x', height));
@@ -152,19 +180,41 @@ Placement Transform::place(int image_width, int image_height, std::int64_t epoch
   return out;
 }
 
-void Transform::apply(const ImageView& image, const Placement& placement, std::uint8_t* out) const {
-  const auto& p = placement;
-  const ImageView part = crop(image, p.box);
-  const bool same_size = part.width == p.resized_width && part.height == p.resized_height;
-  const Image resized = same_size ? Image() : resize_bilinear(part, p.resized_width, p.resized_height);
-  copy_window(same_size ? part : resized.view(), p.left, p.top, options_.width, options_.height, out);
-  if (!p.flip) return;
-  const std::size_t row_bytes = static_cast<std::size_t>(options_.width) * image.channels;
-  for (int y = 0; y < options_.height; ++y) flip_row(out + y * row_bytes, options_.width, image.channels);
+CropBox Transform::needed(int image_width, int image_height, std::int64_t epoch, std::int64_t sample) const {
+  const Placement p = place(image_width, image_height, epoch, sample);
+  return reach_of(p, Shown(p, options_.width, options_.height));
+}
+
+void Transform::apply(const PartView& image, const Placement& p, std::uint8_t* out) const {
+  if (p.box.width < 1 || p.box.height < 1 || p.resized_width < 1 || p.resized_height < 1)
+    fail(Kind::argument, concat("Transform: a box of ", p.box.width, 'x', p.box.height, " cannot become ",
+                                p.resized_width, 'x', p.resized_height, ", sizes must be at least 1"));
+  const Shown shown(p, options_.width, options_.height);
+  const CropBox box = reach_of(p, shown);
+  const ImageView seen = inside(image, box);
+  const CropBox& window = shown.resize.window;
+  const auto row_bytes = static_cast<std::ptrdiff_t>(options_.width) * seen.channels;
+  if (window.width < options_.width || window.height < options_.height)
+    std::memset(out, 0, static_cast<std::size_t>(row_bytes) * options_.height);
+  if (shown.nothing()) return;
+  std::uint8_t* to = out + shown.top * row_bytes + static_cast<std::ptrdiff_t>(shown.left) * seen.channels;
+  if (!keeps_size(p)) {
+    const CropBox place_in_box{box.left - p.box.left, box.top - p.box.top, box.width, box.height};
+    resize_window({seen, place_in_box, p.box.width, p.box.height}, shown.resize, to, row_bytes);
+    return;
+  }
+  for (int y = 0; y < window.height; ++y, to += row_bytes) {
+    std::memcpy(to, seen.row(y), static_cast<std::size_t>(window.width) * seen.channels);
+    if (p.flip) flip_row(to, window.width, seen.channels);
+  }
+}
+
+void Transform::apply(const PartView& image, std::int64_t epoch, std::int64_t sample, std::uint8_t* out) const {
+  apply(image, place(image.width, image.height, epoch, sample), out);
 }
 
 void Transform::apply(const ImageView& image, std::int64_t epoch, std::int64_t sample, std::uint8_t* out) const {
-  apply(image, place(image.width, image.height, epoch, sample), out);
+  apply(whole(image), epoch, sample, out);
 }
 
 Image Transform::apply(const ImageView& image, std::int64_t epoch, std::int64_t sample) const {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 #include "apex/core/error.hpp"
 #ifdef APEX_HAS_CUDA
@@ -73,6 +74,13 @@ struct Prefetch::Impl {
     std::vector<io::EncodedRow> encoded;
     cuda::Event filled;  // on the copy stream
     cuda::Event free;    // on the compute stream: whoever worked with it is done
+
+    char* row(std::int64_t k) const {
+      return static_cast<char*>(images.raw_data()) + static_cast<std::size_t>(k) * row_bytes();
+    }
+    std::size_t row_bytes() const {
+      return images.size(0) == 0 ? 0 : images.bytes() / static_cast<std::size_t>(images.size(0));
+    }
   };
 
   Impl(io::Loader& from, Device where)
@@ -103,12 +111,21 @@ Prefetch::Impl::~Impl() {
 }
 
 #ifdef APEX_HAS_NVJPEG
-/// Queues the encoded rows. What is refused goes to the loader, after which it is a row like others.
+/// Queues the encoded rows. What is refused goes to the loader, after which it is a row like others. If it leaves one
+/// out, those behind move up, here too.
 void Prefetch::Impl::decode(Buffer& buffer, io::Batch& batch) {
   const Context copy = stream.context();
+  std::vector<std::int64_t> written;  // where the decoder puts them
+  for (const auto& row : batch.encoded) written.push_back(row.row);
   try {
     for (const auto k : decoder->decode(batch.encoded, buffer.images, [&] { buffer.free.block(copy); }))
       loader.decode(batch, k);
+    for (std::size_t k = 0; k < written.size(); ++k) {  // by row: none is overwritten before it has moved
+      const auto& now = batch.encoded[k];
+      if (now.bytes.empty() || now.row == written[k]) continue;
+      APEX_CHECK(cudaMemcpyAsync(buffer.row(now.row), buffer.row(written[k]), buffer.row_bytes(),
+                                 cudaMemcpyDeviceToDevice, stream.get()));
+    }
   } catch (...) {
     cuda::synchronize(copy);  // what is queued reads the files' bytes
     throw;
@@ -121,14 +138,13 @@ void Prefetch::Impl::decode(Buffer&, io::Batch&) {}
 /// Queues the pictures that were not decoded on the device, neighbours in one piece.
 void Prefetch::Impl::copy_rows(Buffer& buffer) {
   const std::int64_t rows = buffer.images.size(0);
-  const std::size_t row_bytes = rows == 0 ? 0 : buffer.images.bytes() / static_cast<std::size_t>(rows);
+  const std::size_t row_bytes = buffer.row_bytes();
   const auto copy_range = [&](std::int64_t begin, std::int64_t end) {
     const auto offset = static_cast<std::size_t>(begin) * row_bytes;
     const auto bytes = static_cast<std::size_t>(end - begin) * row_bytes;
     if (begin >= end || bytes == 0) return;
-    APEX_CHECK(cudaMemcpyAsync(static_cast<char*>(buffer.images.raw_data()) + offset,
-                               static_cast<const char*>(buffer.host_images.raw_data()) + offset, bytes,
-                               cudaMemcpyHostToDevice, stream.get()));
+    APEX_CHECK(cudaMemcpyAsync(buffer.row(begin), static_cast<const char*>(buffer.host_images.raw_data()) + offset,
+                               bytes, cudaMemcpyHostToDevice, stream.get()));
   };
   std::int64_t next = 0;
   for (const auto& row : buffer.encoded) {

@@ -115,6 +115,7 @@ void Reporter::update(Meters& meters, const std::vector<double>& sums, double se
   meters.time.update(seconds);
   if (seconds > 0) meters.speed.update(n / seconds, seconds);
   if (n <= 0) return;
+  meters.samples += n;
   meters.loss.update(sums[0] / n, n);
   for (std::size_t m = 0; m < names_.size(); ++m) meters.metrics[m].update(100 * sums[2 + m] / n, n);
 }
@@ -159,7 +160,8 @@ void Reporter::step(const StepReport& r) {
                                  {"hidden_communication", r.hidden_communication},
                                  {"images_per_s", seconds > 0 ? r.sums[1] / seconds : 0.0},
                                  {"loss_scale", 1.0},
-                                 {"skipped_steps", std::int64_t{0}}});
+                                 {"skipped_steps", std::int64_t{0}},
+                                 {"bad_samples", r.bad_samples}});
     metrics_->write(r.step, "train", fields);
   }
   if (tensorboard_) {
@@ -190,8 +192,10 @@ void Reporter::validation_batch(std::int64_t index, std::int64_t batches, const 
     progress_->update(index, batches, concat("Test: [", index, '/', batches, "]\t", figures(validation_, 4)));
 }
 
-Reporter::Validation Reporter::end_validation(std::int64_t step, std::int64_t epoch, double seconds) {
+Reporter::Validation Reporter::end_validation(std::int64_t step, std::int64_t epoch, double seconds,
+                                              std::int64_t bad_samples) {
   Validation out;
+  out.samples = validation_.samples;
   out.loss = validation_.loss.average();
   std::string text = " *";
   std::vector<io::MetricField> fields = {{"epoch", epoch}, {"loss", out.loss}};
@@ -200,7 +204,9 @@ Reporter::Validation Reporter::end_validation(std::int64_t step, std::int64_t ep
     text += concat(' ', title(names_[m]), ' ', fixed(out.metrics[m], 3));
     fields.emplace_back(names_[m], out.metrics[m]);
   }
-  fields.emplace_back("seconds", seconds);
+  fields.insert(
+      fields.end(),
+      {{"samples", static_cast<std::int64_t>(out.samples)}, {"bad_samples", bad_samples}, {"seconds", seconds}});
   if (talks_ && options_.evaluate && options_.progress == "none")
     std::puts(text.c_str());  // the one thing that was asked for
   else
@@ -229,7 +235,12 @@ void Reporter::summary(const Summary& s) {
                                          {"other", s.train[Phase::other]},
                                          {"validation", s.validation},
                                          {"checkpoints", s.checkpoints},
-                                         {"images_per_s", speed}};
+                                         {"images_per_s", speed},
+                                         {"bad_samples", s.bad_samples},
+                                         {"bad_validation_samples", s.bad_validation_samples}};
+  if (s.bad_samples + s.bad_validation_samples > 0)
+    line(concat("=> bad samples (--bad-sample ", options_.bad_sample, "): ", s.bad_samples, " in training, ",
+                s.bad_validation_samples, " in validation"));
 #ifdef APEX_HAS_CUDA
   if (s.device.is_cuda()) {
     const auto peak = static_cast<std::int64_t>(cuda::memory_stats(s.device).peak);

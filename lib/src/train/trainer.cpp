@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "apex/autograd.hpp"
 #include "apex/parallel/distributed_data_parallel.hpp"
@@ -121,6 +122,8 @@ int Trainer::run() {
                       .checkpoints = checkpoint_seconds_,
                       .wall = seconds_since(start),
                       .samples = trained_samples_,
+                      .bad_samples = bad_samples_,
+                      .bad_validation_samples = bad_validation_samples_,
                       .device = device(),
                       .graph_launches = graph_ ? graph_->launches() : 0,
                       .finished = end != End::signal});
@@ -152,6 +155,7 @@ void Trainer::optimizer_step(PhaseClock& clock) {
     if (!batch) fail(Kind::state, concat("the loader ended at step ", position_.index, " of ", steps_per_epoch_));
     clock.enter(Phase::compute);
     reporter_->sample_ids(position_.step + 1, batch->ids);
+    bad_in_step_ += batch->bad;
     return *batch;
   };
   if (graph_ == nullptr) {
@@ -197,7 +201,7 @@ Trainer::End Trainer::train_epoch() {
     ++position_.index;
     // On a GPU the thread now waits for the step before: that is its computing time.
     clock.enter(device().is_cuda() ? Phase::compute : Phase::other);
-    if (take(sums_.push(step_sums_, StopSignals::caught() != 0))) end = End::signal;
+    if (take(sums_.push(step_sums_, StopSignals::caught() != 0, std::exchange(bad_in_step_, 0)))) end = End::signal;
     clock.enter(Phase::other);
     const double hidden_now = parts_.session.statistics().hidden_s();
     StepReport report{.step = position_.step,
@@ -237,6 +241,8 @@ bool Trainer::take(const LaggedSums::Result& result) {
   StepReport report = std::move(unreported_.front());
   unreported_.pop_front();
   report.sums = result.sums;
+  report.bad_samples = result.bad_samples;
+  bad_samples_ += result.bad_samples;
   if (!std::isfinite(result.sums[0])) {  // all ranks are here: they hold the same sums
     const double loss = result.sums[0] / std::max(result.sums[1], 1.0);
     const std::string message = concat("the loss is ",
@@ -300,7 +306,7 @@ std::optional<Reporter::Validation> Trainer::validate() {
   feed.start(0);
   const Tensor figures = zeros({parts_.task.figures()}, DType::f64, device());
   const std::int64_t batches = loader.steps_per_epoch();
-  std::int64_t reported = 0;
+  std::int64_t reported = 0, bad = 0;
   std::deque<double> seconds;  // of the batches whose sums are still on their way
   bool stop = false;
   const auto report = [&](const std::vector<LaggedSums::Result>& results) {
@@ -308,6 +314,7 @@ std::optional<Reporter::Validation> Trainer::validate() {
       reporter_->validation_batch(++reported, batches, result.sums, seconds.front());
       seconds.pop_front();
       stop |= result.stop;
+      bad += result.bad_samples;
     }
   };
   for (auto begin = start; !stop;) {
@@ -315,7 +322,7 @@ std::optional<Reporter::Validation> Trainer::validate() {
     if (!batch) break;
     zero_(figures);
     parts_.task.evaluate(*batch, figures);
-    report(sums.push(figures, StopSignals::caught() != 0));
+    report(sums.push(figures, StopSignals::caught() != 0, batch->bad));
     const auto end = std::chrono::steady_clock::now();
     seconds.push_back(std::chrono::duration<double>(end - begin).count());
     begin = end;
@@ -323,7 +330,11 @@ std::optional<Reporter::Validation> Trainer::validate() {
   report(sums.drain());
   validation_seconds_ += seconds_since(start);
   if (stop && reported < batches) return std::nullopt;
-  const auto result = reporter_->end_validation(position_.step, position_.epoch, seconds_since(start));
+  bad_validation_samples_ += bad;
+  const auto result = reporter_->end_validation(position_.step, position_.epoch, seconds_since(start), bad);
+  if (result.samples == 0)  // all ranks are here: they hold the same sums
+    parts_.session.world().agree(false, "every picture of the validation part is damaged", Kind::data,
+                                 "samples of the validation");
   if (!std::isfinite(result.loss))  // all ranks are here: they hold the same sums
     parts_.session.world().agree(false,
                                  concat("the validation loss is not finite after step ", position_.step,

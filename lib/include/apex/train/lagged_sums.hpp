@@ -25,22 +25,28 @@ class LaggedSums {
 
   struct Result {
     std::vector<double> sums;
-    bool stop = false;  ///< some rank wished to stop
+    bool stop = false;             ///< some rank wished to stop
+    std::int64_t bad_samples = 0;  ///< over all ranks
   };
   /// Takes one step's sums (f64, one dimension; they may be overwritten by what is queued later) together with this
-  /// rank's wish to stop. On a GPU the thread goes on when the device is done with the step before: it never runs ahead
-  /// by more. Collective. @returns what has become known since, oldest first
-  std::vector<Result> push(const Tensor& sums, bool stop);
+  /// rank's wish to stop and its bad samples. On a GPU the thread goes on when the device is done with the step before:
+  /// it never runs ahead by more. Collective. @returns what has become known since, oldest first
+  std::vector<Result> push(const Tensor& sums, bool stop, std::int64_t bad_samples = 0);
   /// Collective. @returns what has not been given back yet
   std::vector<Result> drain();
 
  private:
-  void reduce(std::vector<double> values, bool stop);
+  /// What a rank says beside its sums.
+  struct Word {
+    bool stop = false;
+    std::int64_t bad_samples = 0;
+  };
+  void reduce(std::vector<double> values, const Word& word);
   void collect(std::vector<Result>& out);
 
   dist::ProcessGroup group_;
   std::unique_ptr<Readback> copy_;  // GPU: the newest sums on their way to the host
-  bool stop_ = false;               // the wish that came with them
+  Word word_;                       // what came with them
   Tensor pending_;                  // in reduction
   dist::Work work_;
 };

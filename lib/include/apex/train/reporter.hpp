@@ -31,6 +31,7 @@ struct StepReport {
   std::vector<double> sums;  ///< over all ranks, as Task says
   PhaseClock::Split time;
   double hidden_communication = 0;
+  std::int64_t bad_samples = 0;  ///< over all ranks
 };
 
 /// What a run says: progress on the terminal or in the log (rank 0), metrics.jsonl and TensorBoard (rank 0), sample ids
@@ -57,24 +58,27 @@ class Reporter {
     std::vector<double> metrics;  ///< percentages
     double samples = 0;
   };
-  Validation end_validation(std::int64_t step, std::int64_t epoch, double seconds);
+  Validation end_validation(std::int64_t step, std::int64_t epoch, double seconds, std::int64_t bad_samples);
 
   void checkpoint(std::int64_t step, const std::filesystem::path& path, std::int64_t bytes, double seconds);
   struct Summary {
     std::int64_t step = 0;
     PhaseClock::Split train;
-    double validation = 0, checkpoints = 0, wall = 0;  ///< seconds
-    double samples = 0;                                ///< trained on, by all ranks
+    double validation = 0, checkpoints = 0, wall = 0;          ///< seconds
+    double samples = 0;                                        ///< trained on, by all ranks
+    std::int64_t bad_samples = 0, bad_validation_samples = 0;  ///< met by all ranks
     Device device{};
     std::int64_t graph_launches = 0;
     bool finished = true;  ///< nothing is left to do, so that nobody will go on from here
   };
-  /// On a GPU also a line with the speed and the most device memory that was in use.
+  /// On a GPU also a line with the speed and the most device memory that was in use; a line where there were bad
+  /// samples.
   void summary(const Summary& summary);
 
  private:
   struct Meters {
     Meter time, speed, loss;
+    double samples = 0;
     std::vector<Meter> metrics;
   };
   void reset(Meters& meters) const;

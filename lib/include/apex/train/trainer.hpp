@@ -131,6 +131,8 @@ class Trainer {
   std::unique_ptr<StepGraph> graph_;
   std::map<std::string, io::Batch> inputs_;  // the graph's, by micro-step and sizes
   double trained_samples_ = 0;
+  std::int64_t bad_in_step_ = 0;                               // on this rank
+  std::int64_t bad_samples_ = 0, bad_validation_samples_ = 0;  // on all ranks
   PhaseClock::Split train_time_, profiled_;
   double validation_seconds_ = 0, checkpoint_seconds_ = 0;
 };

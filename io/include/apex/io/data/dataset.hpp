@@ -35,6 +35,10 @@ class Dataset {
   ///         no picture; Kind::damaged when a checksum says they changed. Each names the sample.
   virtual Image load(std::int64_t i) const = 0;
 
+  /// The part of sample i that `choose` asks for, or more (decode_image_part): what the loader reads. Unless a source
+  /// can do with less, load() in full. @throws as load()
+  virtual ImagePart load_part(std::int64_t i, const ChooseBox& choose) const;
+
   /// Sample i as a JPEG or PNG file's bytes, where the source has them so.
   virtual std::optional<std::vector<std::uint8_t>> encoded(std::int64_t i) const;
 

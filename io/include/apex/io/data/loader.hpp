@@ -18,7 +18,7 @@ namespace apex::io {
 
 /// A row of a batch that is still the bytes of a JPEG file (LoaderOptions::leaves_encoded).
 struct EncodedRow {
-  std::int64_t row = 0;  ///< of the batch
+  std::int64_t row = 0;  ///< of the batch; -1 once decode() left it out
   std::int64_t id = -1;  ///< of the sample that stands there, which Batch::ids need not name (BadSample::skip)
   JpegInfo info;
   Placement placement;  ///< what the transform does to it
@@ -36,17 +36,21 @@ struct Batch {
   std::int64_t step = 0;    ///< in the epoch
   std::int64_t first = 0;   ///< row i is row first + i * stride of the global batch (rank and number of ranks):
   std::int64_t stride = 1;  ///<   the row of a random mask (DESIGN: the mask's row is the global sample index)
+  std::int64_t bad = 0;     ///< rows whose sample was bad: replaced, left out or black
   double wait_seconds = 0;  ///< how long next() held the caller
   std::vector<EncodedRow> encoded = {};  ///< by row; empty unless LoaderOptions::leaves_encoded
 };
 
-/// What to do with a sample that is no picture (cut short, wrong format, failed checksum). The decision looks at the
-/// sample alone, so it is the same on every rank. Failures of the file system are no bad samples: they are retried, and
-/// end the run if they stay.
+/// What to do with a sample that is no picture (cut short, wrong format, failed checksum). The decision looks at
+/// (seed, epoch, sample) alone, so it is the same on every rank and after a resume, and no rank makes more or fewer
+/// steps for it: the batch keeps its size and its place. Failures of the file system are no bad samples: they are
+/// retried, and end the run if they stay.
 enum class BadSample {
   error,  ///< next() throws, naming it
-  skip,   ///< its place is taken by the next good sample of the data set (index + 1, ..., cyclic), label included
-  black,  ///< zeros under its own label
+  skip,   ///< training (Sampler drops the last batch): its place is taken by the next good sample of the data set
+          ///< (index + 1, ..., cyclic), label included, so that every rank's loss is a mean over as many samples;
+          ///< evaluation (Sampler pads): its row becomes padding, behind Batch::valid, and does not count
+  black,  ///< zeros under its own label, counted like any other
 };
 /// Takes "error", "skip", "black".
 std::optional<BadSample> parse_bad_sample(std::string_view text) noexcept;
@@ -71,7 +75,7 @@ struct LoaderOptions {
 struct LoaderStats {
   std::int64_t batches = 0;
   double wait_seconds = 0;       ///< sum of Batch::wait_seconds
-  std::int64_t bad_samples = 0;  ///< times a bad sample was met (skip, black)
+  std::int64_t bad_samples = 0;  ///< times a bad sample was met (skip, black); each is named once, the first 20 of them
   std::int64_t retries = 0;
 };
 
@@ -100,7 +104,9 @@ class Loader {
   std::optional<Batch> next();
 
   /// Decodes row encoded[k] of a batch of this loader's here after all, as if it had not been left: into images, with
-  /// the bad-sample policy, which may change its label. encoded[k].bytes are empty then.
+  /// the bad-sample policy, which may change its label and adds to `bad`. encoded[k].bytes are empty then. Where the
+  /// policy leaves the row out, those behind it move up, in images, ids, labels and the `row` of the others in
+  /// `encoded` (whose order and positions stay), and `valid` is one less.
   /// @throws what next() would have thrown for it
   void decode(Batch& batch, std::size_t k);
 

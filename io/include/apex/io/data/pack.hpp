@@ -43,6 +43,8 @@ class PackedDataset final : public Dataset {
   std::string sample_key(std::int64_t i) const override;
   /// @throws Kind::damaged naming the sample when its checksum differs
   Image load(std::int64_t i) const override;
+  /// The checksum is of all bytes, whatever part is decoded.
+  ImagePart load_part(std::int64_t i, const ChooseBox& choose) const override;
   std::optional<std::vector<std::uint8_t>> encoded(std::int64_t i) const override;
   std::optional<Size> fixed_size() const override;
 

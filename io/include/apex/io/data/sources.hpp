@@ -56,6 +56,7 @@ class ImageFolder final : public Dataset {
   std::string sample_name(std::int64_t i) const override;
   std::string sample_key(std::int64_t i) const override;
   Image load(std::int64_t i) const override;
+  ImagePart load_part(std::int64_t i, const ChooseBox& choose) const override;
   std::optional<std::vector<std::uint8_t>> encoded(std::int64_t i) const override;
 
  private:

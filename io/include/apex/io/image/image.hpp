@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -47,6 +48,40 @@ struct Image {
   }
 };
 
+/// A rectangle of pixels: rows top .. top+height, columns left .. left+width.
+struct CropBox {
+  int left = 0;
+  int top = 0;
+  int width = 0;
+  int height = 0;
+  friend bool operator==(const CropBox&, const CropBox&) = default;
+};
+
+/// The part of `image` inside the box, without a copy. @throws Kind::argument when the box reaches outside
+ImageView crop(const ImageView& image, const CropBox& box);
+
+/// The pixels inside `box` of a picture of width x height.
+struct PartView {
+  ImageView pixels;
+  CropBox box;
+  int width = 0;
+  int height = 0;
+};
+
+/// The same, held.
+struct ImagePart {
+  Image pixels;
+  CropBox box;
+  int width = 0;
+  int height = 0;
+
+  PartView view() const noexcept { return {pixels.view(), box, width, height}; }
+};
+
+/// A picture that is there in full.
+ImagePart whole(Image image);
+PartView whole(const ImageView& image) noexcept;
+
 enum class ImageFormat { unknown, jpeg, png };
 
 /// What the first bytes say; a file's name says nothing (ImageNet has a PNG that is called .JPEG).
@@ -81,12 +116,25 @@ std::optional<JpegInfo> plain_jpeg_info(std::span<const std::uint8_t> bytes) noe
 ///   - four-component JPEG follows Adobe's convention (inverted values): R = K' - (255 - C')K'/255, rounded;
 ///   - 16 bits keep the high byte (Pillow does so for colour; 16-bit gray, which Pillow clips at 255, keeps it too);
 ///   - the orientation tag, gamma and colour profiles are not applied.
-/// JPEG decoding uses libjpeg's accurate integer transform and smooth chroma upsampling.
+/// JPEG decoding uses libjpeg's accurate integer transform and smooth chroma upsampling, never a transform of reduced
+/// size.
 /// `name` (a path) is what messages call the picture.
-/// @throws Kind::data: empty, of another format, damaged, cut short (libjpeg's "premature end" too), or more pixels
-///         than `max_pixels`; Kind::argument: channels is neither 1 nor 3
+/// @throws Kind::data: empty, of another format (named where it is a common one: WebP, GIF, ...), damaged, cut short
+///         (libjpeg's "premature end" too), or more pixels than `max_pixels`; Kind::argument: channels is neither 1 nor
+///         3
 Image decode_image(std::span<const std::uint8_t> bytes, int channels, std::string_view name,
                    std::int64_t max_pixels = kMaxImagePixels);
+
+/// Told a picture's width and height, gives the box of pixels that is wanted.
+using ChooseBox = std::function<CropBox(int width, int height)>;
+
+/// The part of a picture that `choose` asks for, or a larger one that holds it; every pixel is that of decode_image().
+/// Of a JPEG with one scan, what lies below the box is not read, and what lies above and beside it only as far as the
+/// format demands; the other kinds are read in full. So damage below the box may go unnoticed, but not a file that
+/// is cut short.
+/// @throws as decode_image; Kind::argument when the box is empty or reaches outside the picture
+ImagePart decode_image_part(std::span<const std::uint8_t> bytes, int channels, std::string_view name,
+                            const ChooseBox& choose, std::int64_t max_pixels = kMaxImagePixels);
 
 /// Baseline JPEG, 4:2:0 chroma for colour, quality 1 to 100. @throws Kind::argument
 std::vector<std::uint8_t> encode_jpeg(const ImageView& image, int quality);

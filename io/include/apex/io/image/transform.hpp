@@ -8,18 +8,6 @@
 
 namespace apex::io {
 
-/// A rectangle of pixels: rows top .. top+height, columns left .. left+width.
-struct CropBox {
-  int left = 0;
-  int top = 0;
-  int width = 0;
-  int height = 0;
-  friend bool operator==(const CropBox&, const CropBox&) = default;
-};
-
-/// The part of `image` inside the box, without a copy. @throws Kind::argument when the box reaches outside
-ImageView crop(const ImageView& image, const CropBox& box);
-
 /// Bilinear with antialiasing, bit for bit what Pillow's `resize(size, BILINEAR)` gives: columns first, then rows, the
 /// triangle's support widened by the scale when shrinking, weights rounded to 22 fractional bits (half away from zero),
 /// every pass rounded to 8 bits by adding half a unit. @throws Kind::argument on an empty picture or size
@@ -101,13 +89,20 @@ class Transform {
   int width() const noexcept { return options_.width; }
   int height() const noexcept { return options_.height; }
 
-  /// What is drawn for a picture of this size. @throws Kind::argument on an empty one
+  /// What is drawn for a picture of this size: the one place where that happens. @throws Kind::argument on an empty one
   Placement place(int image_width, int image_height, std::int64_t epoch, std::int64_t sample) const;
 
-  /// Writes width * height * channels bytes (HWC, channels as in `image`) to `out`.
+  /// The part of a picture of this size that apply() looks at for this sample: all that needs to be decoded.
+  /// @throws Kind::argument on an empty picture
+  CropBox needed(int image_width, int image_height, std::int64_t epoch, std::int64_t sample) const;
+
+  /// Writes width * height * channels bytes (HWC, channels as in `image`) to `out`. The result for a part that holds
+  /// what is needed is that for the whole picture. @throws Kind::argument: an empty picture; a part that lacks some of
+  /// it
+  void apply(const PartView& image, std::int64_t epoch, std::int64_t sample, std::uint8_t* out) const;
   void apply(const ImageView& image, std::int64_t epoch, std::int64_t sample, std::uint8_t* out) const;
-  /// The same with the placement given; its box lies inside the picture.
-  void apply(const ImageView& image, const Placement& placement, std::uint8_t* out) const;
+  /// The same with the placement given. @throws Kind::argument also when its box or resized size is empty
+  void apply(const PartView& image, const Placement& placement, std::uint8_t* out) const;
   Image apply(const ImageView& image, std::int64_t epoch, std::int64_t sample) const;
 
  private:
