@@ -472,8 +472,10 @@ TEST_F(EncodedFiles, DamageIsNamedAsEver) {
           ++met;
           EXPECT_EQ(got->bad, 1);
           EXPECT_EQ(got->valid, training ? valid : valid - 1);
-          if (training) EXPECT_EQ(label_of(*got, static_cast<int>(row)), data_->label((bad + 1) % kCount));
-          if (training) continue;
+          if (training) {
+            EXPECT_EQ(label_of(*got, static_cast<int>(row)), data_->label((bad + 1) % kCount));
+            continue;
+          }
           EXPECT_EQ(got->encoded[k].row, -1);
           for (std::size_t j = k + 1; j < got->encoded.size(); ++j, ++moved)
             EXPECT_EQ(got->encoded[j].id, id_of(*got, static_cast<int>(got->encoded[j].row)));
