@@ -161,9 +161,9 @@ void matmul(const Context& ctx, View c, ConstView a, ConstView b, const MatmulOp
         product_or_scale(ctx, one, first, second, options.alpha, options.beta);
       }
     };
-    // A product that is worth all threads gets them; of smaller ones each thread takes its share.
+    // Each thread takes its share of the products, unless they are so few and large that their parts share better.
     const std::int64_t work = to.rows * to.cols * std::max<std::int64_t>(left.cols, 1);
-    if (batches == 1 || work >= kSharedProduct) return range(0, batches);
+    if (batches == 1 || (work >= kSharedProduct && batches < 4 * omp_get_max_threads())) return range(0, batches);
     Failure failure;
     parallel_ranges(batches, work / 16 + 1,
                     [&](std::int64_t begin, std::int64_t end) { failure.keep([&] { range(begin, end); }); });
