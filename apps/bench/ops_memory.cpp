@@ -109,33 +109,37 @@ void reductions(Suite& suite, DType dtype) {
   for (const auto& c : cases) {
     const std::string what = apex::concat(c.name, ' ', rows, 'x', columns, ' ', dtype);
     const std::string dim = c.dims.empty() ? "all" : std::to_string(c.dims[0]);
-    suite.row(what, apex::concat("sum ", rows, ' ', columns, ' ', dim, ' ', dtype), [&] {
-      const Tensor x = uniform({rows, columns}, dtype, suite.device(), 8);
-      const Tensor y = apex::empty(c.out, DType::f32, suite.device());
-      return Work{Unit::bytes, bytes,
-                  [=, dims = c.dims] { kernels::reduce(y.context(), y.view(), in(x), dims, kernels::ReduceOp::sum); },
-                  [=, dims = c.dims](Check& check) {
-                    // Sums of n numbers in [-1, 1, {apex::Op::sum}) are about sqrt(n / 3); f32 sums may be off by a
-                    // little of that.
-                    const auto compare = [&](std::int64_t i, double got, const std::vector<double>& terms) {
-                      double want = 0;
-                      for (const double v : terms) want += v;
-                      check.near("sum", i, got, want, 1e-5, 1e-5 * std::sqrt(static_cast<double>(terms.size())));
-                    };
-                    const auto got = values_of(y);
-                    if (dims.empty()) {
-                      double want = 0;
-                      for (std::int64_t r = 0; r < rows; r += 4096)
-                        for (const double v : values_of(views::narrow(x, 0, r, std::min<std::int64_t>(4096, rows - r))))
-                          want += v;
-                      check.near("sum", 0, got[0], want, 1e-5, 1e-5 * std::sqrt(static_cast<double>(rows * columns)));
-                      return;
-                    }
-                    const int reduced = static_cast<int>(dims[0]);
-                    for (const auto i : places(static_cast<std::int64_t>(got.size())))
-                      compare(i, got[static_cast<std::size_t>(i)], values_of(views::narrow(x, 1 - reduced, i, 1)));
-                  }};
-    });
+    suite.row(
+        what, apex::concat("sum ", rows, ' ', columns, ' ', dim, ' ', dtype),
+        [&] {
+          const Tensor x = uniform({rows, columns}, dtype, suite.device(), 8);
+          const Tensor y = apex::empty(c.out, DType::f32, suite.device());
+          return Work{
+              Unit::bytes, bytes,
+              [=, dims = c.dims] { kernels::reduce(y.context(), y.view(), in(x), dims, kernels::ReduceOp::sum); },
+              [=, dims = c.dims](Check& check) {
+                // Sums of n numbers in [-1, 1) are about sqrt(n / 3); f32 sums may be off by a
+                // little of that.
+                const auto compare = [&](std::int64_t i, double got, const std::vector<double>& terms) {
+                  double want = 0;
+                  for (const double v : terms) want += v;
+                  check.near("sum", i, got, want, 1e-5, 1e-5 * std::sqrt(static_cast<double>(terms.size())));
+                };
+                const auto got = values_of(y);
+                if (dims.empty()) {
+                  double want = 0;
+                  for (std::int64_t r = 0; r < rows; r += 4096)
+                    for (const double v : values_of(views::narrow(x, 0, r, std::min<std::int64_t>(4096, rows - r))))
+                      want += v;
+                  check.near("sum", 0, got[0], want, 1e-5, 1e-5 * std::sqrt(static_cast<double>(rows * columns)));
+                  return;
+                }
+                const int reduced = static_cast<int>(dims[0]);
+                for (const auto i : places(static_cast<std::int64_t>(got.size())))
+                  compare(i, got[static_cast<std::size_t>(i)], values_of(views::narrow(x, 1 - reduced, i, 1)));
+              }};
+        },
+        {apex::Op::sum});
   }
 }
 
