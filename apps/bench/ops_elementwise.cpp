@@ -23,7 +23,12 @@ namespace kernels = apex::kernels;
 namespace F = apex::nn::functional;
 
 double element(const Tensor& t, std::int64_t i) {
-  return values_of(apex::views::narrow(apex::views::reshape(t, {-1}), 0, i, 1))[0];
+  Tensor one = t;  // of any strides: narrowed to the element, dimension by dimension
+  for (int d = t.dim() - 1; d >= 0; --d) {
+    one = apex::views::narrow(one, d, i % t.size(d), 1);
+    i /= t.size(d);
+  }
+  return values_of(one)[0];
 }
 
 void simple_row(Suite& suite, const SimpleRow& row) {

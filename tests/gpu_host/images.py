@@ -50,7 +50,7 @@ def write(folder, count, copies):
 def speed(path):
     """Images/s, and the share of time waiting, over the steps after the first, which choose plans and capture."""
     with open(path, encoding="utf-8") as lines:
-        steps = [r for r in map(json.loads, lines) if "seconds" in r and "samples" in r and r["step"] > WARM_UP]
+        steps = [r for r in map(json.loads, lines) if r.get("kind") == "train" and r["step"] > WARM_UP]
     if not steps:
         sys.exit(f"apex: {path} has no steps beyond {WARM_UP}")
     seconds = sum(r["seconds"] for r in steps)

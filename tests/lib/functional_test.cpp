@@ -494,12 +494,16 @@ const std::vector<HalfCase>& half_cases() {
        [](const Inputs& in) {
          return F::conv_transpose2d(in[0], in[1], in[2], {.stride = {2, 2}, .padding = {1, 1}});
        },
-       {{2, 3, 4, 5}, {3, 4, 4, 4}, {4}}},
+       {{2, 3, 4, 5}, {3, 4, 4, 4}, {4}},
+       8,
+       1},
       {"conv_transpose2d, channels-last and groups",
        [](const Inputs& in) {
          return F::conv_transpose2d(F::contiguous(in[0], kLast), in[1], in[2], {.stride = {2, 1}, .groups = 2});
        },
-       {{2, 4, 3, 5}, {4, 3, 2, 3}, {6}}},
+       {{2, 4, 3, 5}, {4, 3, 2, 3}, {6}},
+       8,
+       1},
       {"conv2d_weight",
        [](const Inputs& in) {
          return F::conv2d_weight(in[0], {4, 3, 3, 3}, in[1], padded);

@@ -87,7 +87,7 @@ std::vector<Tensor> gradients(const OpCase& c, const Inputs& in, const Array& we
   const Tensor y = c.call(in).front();
   EXPECT_TRUE(requires_grad(y));
   if (!requires_grad(y)) return {};
-  backward(y, from_list(y.sizes(), y.dtype(), weights.values));
+  backward(y, F::to(from_list(y.sizes(), y.dtype(), weights.values), y.device()));  // it may lie elsewhere
   std::vector<Tensor> out;
   for (std::size_t k = 0; k < in.size(); ++k)
     if (takes_part(c.operands[k])) out.push_back(grad(in[k]));
