@@ -4,11 +4,11 @@
 # Puts the programs and tests of a CUDA build into one file for a GPU host that has a driver, CUDA, cuDNN and NCCL (those
 # of a python3 with PyTorch will do), but neither a compiler nor MPI, HDF5 and the like.
 #
-#   pack.sh BUILD FILE.tar.gz [--partial] [--with FILE_OR_FOLDER]...
+#   pack.sh BUILD FILE.tar.gz|FILE.tar.xz [--partial] [--with FILE_OR_FOLDER]...
 #     --partial  leave out tests that are not built, with a warning for each
 #     --with     take this along as data/NAME
 #
-# On the GPU host:   tar xzf FILE.tar.gz && apex-gpu-host/run.sh
+# On the GPU host:   tar xf FILE && apex-gpu-host/run.sh
 set -euo pipefail
 export LC_ALL=C  # one order for sort and comm
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)
@@ -16,7 +16,7 @@ source_dir=$(cd "$here/../.." && pwd -P)
 most_bytes=$((60 << 20))
 
 die() { printf 'pack.sh: %s\n' "$*" >&2; exit 2; }
-[[ $# -ge 2 && -d $1 && $2 == *.tar.gz ]] || die "usage: pack.sh BUILD FILE.tar.gz [--partial] [--with FILE_OR_FOLDER]..."
+[[ $# -ge 2 && -d $1 && $2 == *.tar.[gx]z ]] || die "usage: pack.sh BUILD FILE.tar.gz|FILE.tar.xz [--partial] [--with FILE_OR_FOLDER]..."
 build=$(cd "$1" && pwd -P) out=$2
 shift 2
 library=$(find "$build" -maxdepth 2 -name 'libapex.so' | head -n 1)
@@ -42,7 +42,8 @@ done
 cmake -D BUILD="$build" -D PARTIAL="$partial" -D OUT="$root/tests.tsv" -P "$here/manifest.cmake"
 {
   find "$build/apps" -maxdepth 1 -type f -executable
-  find "$build/tests" -type f -executable ! -name '*.so*' ! -path '*/CMakeFiles/*'
+  # Not those of files alone, nor the one that holds a library of its own.
+  find "$build/tests" -type f -executable ! -name '*.so*' ! -path '*/CMakeFiles/*' ! -path '*/tests/io_*' ! -name '*.mutations'
   find "$build/tests" -maxdepth 3 -type f -name '*_tests.cmake'
 } | sort -u | while IFS= read -r file; do
   mkdir -p "$root/build/$(dirname "${file#"$build"/}")"
@@ -105,7 +106,9 @@ export LD_LIBRARY_PATH="$_b/lib:${_n:+$_n:}$_c/lib64:$_c/extras/CUPTI/lib64${LD_
 ENV
 
 mkdir -p "$(dirname "$out")"
-tar -C "$stage" -cf - apex-gpu-host | gzip -6 >"$out.part"
+compress=(gzip -6)
+[[ $out != *.xz ]] || compress=(xz -4 -T2)  # a third smaller, six times as slow
+tar -C "$stage" -cf - apex-gpu-host | "${compress[@]}" >"$out.part"
 mv "$out.part" "$out"
 bytes=$(stat -c %s "$out")
 printf '%s: %d MiB, %d tests for GPUs, %d kernels\n' "$out" $((bytes >> 20)) "$(grep -c '^test' "$root/tests.tsv")" \

@@ -30,7 +30,7 @@ expect 2 "format takes --check or nothing" format --chekc
 expect 2 'install takes' install everything
 expect 2 "docs takes no arguments, not 'here'" docs here
 expect 2 "bench takes kernels or step, not 'all-of-it'" bench all-of-it
-expect 2 'pack takes the name of a .tar.gz file' pack here
+expect 2 'pack takes the name of a .tar.gz or .tar.xz file' pack here
 APEX_PRESET=fast expect 2 "APEX_PRESET is dev or cuda, not 'fast'" test
 
 # A machine where two packages are missing, then one without apt-get.
