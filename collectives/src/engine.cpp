@@ -67,7 +67,9 @@ void Engine::number(Channel& channel, Operation& op, Clock::time_point now) {
   op.channel_ = &channel;
   op.issued_ = now;
   op.description.channel = channel.label;
-  op.description.sequence = channel.sequence_++;
+  op.description.sequence = channel.sequence_;
+  if (!op.counted) return;
+  ++channel.sequence_;
   for (Counters* c : counters_of(channel)) {
     ++c->collectives;
     c->bytes += op.bytes;

@@ -76,6 +76,7 @@ class Operation {
   std::int64_t bytes = 0;
   std::vector<std::shared_ptr<Storage>> storages;  // kept alive until it is complete
   std::shared_ptr<DeviceWork> device;              // carries it out instead of phases
+  bool counted = true;                             // false: a comparison before a collective, not one itself
 
   /// Adds a phase that posts nonblocking collectives.
   void communicate(std::function<void(Requests&)> post);

@@ -192,7 +192,13 @@ void Session::finish(bool peers_may_wait) noexcept {
   }
   if (rt->engine_holder) rt->engine().drain();
   if (rt->device) {
-    const Deadline limit("ending the communication between GPUs");
+    std::size_t groups = 0;
+    {
+      const std::scoped_lock lock(rt->groups_mutex);
+      groups = rt->groups.size();
+    }
+    // NCCL takes about half a second for the communicators of a group.
+    const Deadline limit("ending the communication between GPUs", rt->options.timeout_s + static_cast<double>(groups));
     rt->device->close();
     rt->watchdog.set_check({});
     rt->watchdog.set_before_end({});

@@ -281,7 +281,9 @@ TEST(Conv2d, PlansFollowTheWorkspaceLimit) {
       scratch_of_a_run();  // chooses: candidates may be tried here
       EXPECT_LE(scratch_of_a_run(), room);
       EXPECT_TRUE(test::close(y, want, test::product_tolerance(DType::f32, 576)));
-      EXPECT_TRUE(test::close(dw, want_dw, test::product_tolerance(DType::f32, 4 * 784)));
+      test::Tolerance t = test::product_tolerance(DType::f32, 4 * 784);
+      t.atol *= 2;  // both are rounded
+      EXPECT_TRUE(test::close(dw, want_dw, t));
     }
   }
   kernels::set_workspace_limit(limit);

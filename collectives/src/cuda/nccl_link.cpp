@@ -188,7 +188,8 @@ Work NcclLink::issue(const ProcessGroup& group, const char* name, const char* de
   works_.hold_if_ending();
   auto operation = make_operation(channel, name, detail, block, root, label);
   if (channel.debug_comm != MPI_COMM_NULL && channel.size > 1) {
-    dist::detail::issue(rt_, channel, std::move(operation)).wait();  // so far it only compares
+    operation->counted = false;
+    dist::detail::issue(rt_, channel, std::move(operation)).wait();  // it only compares
     operation = make_operation(channel, name, detail, block, root, label);
   }
   rt_.engine().note_issue(channel, *operation);

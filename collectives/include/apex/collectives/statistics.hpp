@@ -11,7 +11,7 @@ namespace apex::dist {
 /// On CUDA the times are taken by events on the device and counted once it has passed them: a reading lags behind what
 /// was issued by as much as the device does, and never waits for it. Collectives inside a captured graph count once, as
 /// issued, and their times are not known. Of those that run in the caller's stream (ProcessGroup::in_stream) one in
-/// seven is timed, the first one first; it counts for the untimed ones before it too, by bytes, and all of it as
+/// 31 is timed, the first one first; it counts for the untimed ones before it too, by bytes, and all of it as
 /// exposed.
 struct Statistics {
   std::int64_t collectives = 0;  ///< issued

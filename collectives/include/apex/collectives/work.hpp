@@ -44,7 +44,7 @@ class Work {
   Clock::time_point issued() const;
   std::optional<Clock::time_point> finished() const;
   /// Seconds that wait() made the thread (on CUDA: the stream) stand still; unset until they are known, and for good
-  /// inside a graph. In_stream it is the collective's own time, known of one in seven. Never waits.
+  /// inside a graph. In_stream it is the collective's own time, known of one in 31. Never waits.
   std::optional<double> exposed_s() const;
 
  private:
