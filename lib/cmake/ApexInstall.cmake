@@ -40,6 +40,14 @@ set_target_properties(apex PROPERTIES INSTALL_RPATH "$ORIGIN" INSTALL_RPATH_USE_
 install(TARGETS ${_programs} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS apex EXPORT ApexTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+# nvJPEG's library comes along where `./dev` fetched it: nothing else of this machine leads there.
+if(TARGET NVJPEG::nvjpeg AND APEX_SHARED)
+  file(REAL_PATH ${NVJPEG_LIBRARY} _nvjpeg)
+  cmake_path(IS_PREFIX PROJECT_SOURCE_DIR ${_nvjpeg} NORMALIZE _is_ours)
+  if(_is_ours)
+    install(FILES ${_nvjpeg} DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
+endif()
 if(TARGET apex_probe)
   set_target_properties(apex_probe PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
   install(TARGETS apex_probe LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -71,8 +71,8 @@ Dims conv_transpose2d_output_sizes(const Dims& x, const Dims& w, const ConvTrans
 /// @param x     [N, C, H, W], dense NCHW or dense channels-last, whatever y is
 /// @param w     [C, K/groups, R, S], dense row-major or dense channels-last
 /// @param bias  [K] with stride 1, or undefined
-/// Types, rounding and errors as in conv2d_forward, but for one thing: on CUDA a 16-bit y is rounded once more, before the
-/// bias is added, where cuDNN has no engine for both. N == 0 does nothing.
+/// Types, rounding and errors as in conv2d_forward, but for one thing: on CUDA a 16-bit y is rounded once more, before
+/// the bias is added, where cuDNN has no engine for both. N == 0 does nothing.
 void conv_transpose2d_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bias,
                               const ConvTranspose2dOptions& options = {});
 
