@@ -282,7 +282,7 @@ TEST(Conv2d, PlansFollowTheWorkspaceLimit) {
       EXPECT_LE(scratch_of_a_run(), room);
       EXPECT_TRUE(test::close(y, want, test::product_tolerance(DType::f32, 576)));
       test::Tolerance t = test::product_tolerance(DType::f32, 4 * 784);
-      t.atol *= 2;  // both are rounded
+      t.atol = 1e-3;  // of some 800, the sum of the magnitudes: plans add in other orders
       EXPECT_TRUE(test::close(dw, want_dw, t));
     }
   }
