@@ -27,6 +27,12 @@ std::string damage(const fs::path& file) {
   return '/' + name;
 }
 
+int count_of(const std::string& text, const std::string& words) {
+  int n = 0;
+  for (auto at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++n;
+  return n;
+}
+
 std::vector<std::int64_t> steps_in(const fs::path& directory) {
   std::vector<std::int64_t> steps;
   for (const auto& file : io::list_checkpoints(directory)) steps.push_back(file.step);
@@ -234,6 +240,62 @@ TEST_P(Damaged, WithoutVerificationTheRunEndsWithFive) {
 
 INSTANTIATE_TEST_SUITE_P(OneToThree, Damaged, ::testing::Range(1, 4),
                          [](const auto& c) { return "np" + std::to_string(c.param); });
+
+/// What the options say is in force, and said to be another than before.
+TEST(Resume, FollowsTheOptionsOfTheRunForMomentumAndDecay) {
+  const TemporaryFolder folder;
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"--synthetic-size", "48",  "-b", "6", "--epochs", "1", "-j", "1",
+                                    "--resume",         "auto"};
+    all.insert(all.end(), more.begin(), more.end());
+    return tiny(folder.path() / "ck", all);
+  };
+  TrainRun first(2, run({"--max-steps", "2"}));
+  ASSERT_EQ(first.finish().code(), 0) << first.output();
+  TrainRun second(2, run({"--momentum", "0.5", "--wd", "0.25", "--nesterov"}));
+  ASSERT_EQ(second.finish().code(), 0) << second.output();
+  for (const char* words : {"momentum is 0.5 here, not 0.9", "weight_decay is 0.25 here, not 0.0001", "nesterov is "})
+    EXPECT_EQ(count_of(second.output(), words), 1) << words << " in: " << second.output();
+  const io::CheckpointFile file(newest(folder.path() / "ck"));
+  const auto& group = file.attributes("optimizer/0/groups/0");
+  EXPECT_EQ(std::get<double>(group.at("momentum")), 0.5);
+  EXPECT_EQ(std::get<double>(group.at("weight_decay")), 0.25);
+  EXPECT_EQ(std::get<bool>(group.at("nesterov")), true);
+}
+
+/// A job that starts from a file and is requeued goes on from its own newest checkpoint, with the same command.
+TEST(Resume, ARequeuedRunThatBeganFromAFileGoesOn) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> sizes = {"--synthetic-size", "96", "-b", "6", "--epochs", "1", "-j", "1"};
+  auto all = sizes;
+  all.insert(all.end(), {"--max-steps", "2"});
+  TrainRun source(2, tiny(folder.path() / "source", all));
+  ASSERT_EQ(source.finish().code(), 0) << source.output();
+  all = sizes;
+  all.insert(all.end(), {"--resume", newest(folder.path() / "source").string()});
+  const auto job = tiny(folder.path() / "job", all);
+  TrainRun first(2, job, {"APEX_READ_DELAY_MS=60"});
+  ASSERT_TRUE(first.reaches_step(folder.path() / "job" / "metrics.jsonl", 4)) << first.output();
+  first.signal(SIGUSR1);
+  ASSERT_EQ(first.finish().code(), 99) << first.output();
+  TrainRun second(2, job);
+  ASSERT_EQ(second.finish().code(), 0) << second.output();
+  EXPECT_NE(second.output().find("it continues from"), std::string::npos) << second.output();
+  EXPECT_EQ(io::CheckpointFile(newest(folder.path() / "job")).step(), 8);
+  all = sizes;
+  all.insert(all.end(), {"--resume", newest(folder.path() / "job").string()});
+  TrainRun other(2, tiny(folder.path() / "source", all));  // no run of its own
+  EXPECT_EQ(other.finish().code(), 3) << other.output();
+}
+
+TEST(Resume, AnEmptyNameIsNoWayToStartAnew) {
+  const TemporaryFolder folder;
+  for (const char* option : {"--resume", "--pretrained"}) {
+    TrainRun run(2, tiny(folder.path() / "ck", {"--max-steps", "1", option, ""}));
+    EXPECT_EQ(run.finish().code(), 2) << run.output();
+    EXPECT_NE(run.output().find("the value is empty"), std::string::npos) << run.output();
+  }
+}
 
 TEST(Resume, TheBestOneAndWhatKeepLeaves) {
   const TemporaryFolder folder;

@@ -36,6 +36,14 @@ void claim(const fs::path& directory) {
   held.emplace(directory);
 }
 
+/// Whether the run that saved `file` was started with the same --resume: a job that was requeued.
+bool started_alike(const io::CheckpointFile& file, const TrainOptions& o) {
+  const auto& config = file.attributes("config");
+  const auto found = config.find("resume");
+  const auto* text = found == config.end() ? nullptr : std::get_if<std::string>(&found->second);
+  return text != nullptr && text->starts_with(o.resume + "  (");
+}
+
 /// A run may only go on in a directory whose newest checkpoint it starts from: older files of its own would be
 /// overwritten or taken for newer ones, and those of another run would be mixed with its own.
 void refuse_to_mix(const io::CheckpointFile& from, std::int64_t newest, const TrainOptions& o, bool one_file) {
@@ -67,6 +75,14 @@ fs::path look(const TrainOptions& o) {
   if (!o.resume.empty() && o.resume != "auto") {
     if (!fs::exists(o.resume)) fail(Kind::data, concat("--resume: no checkpoint found at '", o.resume, "'"));
     const auto file = io::open_checkpoint(o.resume, verify);
+    if (!o.evaluate && !there.empty()) {
+      const auto newest = io::open_checkpoint(directory, verify);
+      if (newest.step() > file.step() && started_alike(newest, o)) {
+        log_warning(concat("--resume: this run has gone on from '", o.resume, "' before; it continues from '",
+                           newest.path().string(), "'"));
+        return newest.path();
+      }
+    }
     if (!o.evaluate && !there.empty()) refuse_to_mix(file, there.back().step, o, fs::is_regular_file(o.resume));
     return file.path();
   }

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <set>
+#include <variant>
 
 #include "apex/autograd.hpp"
 #include "apex/checkpoint.hpp"
@@ -135,8 +137,28 @@ void Trainer::save(bool best, Need need) {
   reporter_->checkpoint(position_.step, result.path, result.bytes, seconds);
 }
 
+/// What the options of this run say of each parameter group holds, not what the file says; differences are named. The
+/// learning rate follows the schedule.
+void Trainer::keep_hyper(const std::vector<optimizers::HyperMap>& wanted, const std::string& where) {
+  std::set<std::string> named;
+  for (std::size_t g = 0; g < wanted.size(); ++g)
+    for (const auto& [key, value] : wanted[g]) {
+      const auto loaded = parts_.optimizer.groups()[g].hyper.at(key);
+      if (key == "lr" || loaded == value) continue;
+      parts_.optimizer.set_hyper(g, key, value);
+      const auto words = [](const optimizers::HyperValue& v) {
+        return std::visit([](const auto& x) { return concat(x); }, v);
+      };
+      if (parts_.session.rank() == 0 && named.insert(key).second)
+        log_warning(concat(key, " is ", words(value), " here, not ", words(loaded), " as in '", where,
+                           "': this run follows its own options"));
+    }
+}
+
 void Trainer::resume(const Resume& from) {
   const auto& o = parts_.options;
+  std::vector<optimizers::HyperMap> hyper;
+  for (const auto& group : parts_.optimizer.groups()) hyper.push_back(group.hyper);
   const auto loaded = checkpoint::load(from.path,
                                        {.model = parts_.model,
                                         .optimizer = o.evaluate ? nullptr : &parts_.optimizer,
@@ -147,6 +169,7 @@ void Trainer::resume(const Resume& from) {
   best_ = io::attribute<double>(loaded.metrics.attributes, "best_prec1", where + ": /metrics");
   position_ = from.position;
   if (o.evaluate) return;
+  keep_hyper(hyper, where);
 
   const auto& sampler = parts_.train.sampler();
   const auto samples = io::attribute<std::int64_t>(loaded.sampler.attributes, "samples", where + ": /sampler");
@@ -158,7 +181,7 @@ void Trainer::resume(const Resume& from) {
   const auto seed = io::attribute<std::int64_t>(loaded.sampler.attributes, "seed", where + ": /sampler");
   if (seed != static_cast<std::int64_t>(sampler.options().seed))
     fail(Kind::data, concat("'", where, "' was trained with --seed ", seed, ", not ", sampler.options().seed));
-  if (loaded.scheduler.attributes != scheduler_section(parts_.schedule).attributes)
+  if (loaded.scheduler.attributes != scheduler_section(parts_.schedule).attributes && parts_.session.rank() == 0)
     log_warning(concat("the learning rate schedule is not the one of '", where, "': this run follows its own options"));
   if (loaded.world_size == parts_.session.size()) restore_ddp(loaded.ddp);
   loaded_from_ = from.path;

@@ -83,6 +83,7 @@ class Trainer {
   double best() const noexcept { return best_; }
 
  private:
+  void keep_hyper(const std::vector<optimizers::HyperMap>& wanted, const std::string& where);
   enum class End { epoch, limit, signal };
 
   End train_epoch();
