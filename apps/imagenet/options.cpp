@@ -60,6 +60,8 @@ void check(const apex::train::OptionSet& set, const Options& o) {
   if (o.decode == "gpu" && apex::train::gpu_decoder().empty())
     throw UsageError("--decode gpu: this build has no nvJPEG; use cpu");
   if (o.decode == "gpu" && o.train.device == "cpu") throw UsageError("--decode gpu needs a GPU; --device cpu has none");
+  if (set.was_given("pretrained") && o.pretrained.empty())
+    throw UsageError("--pretrained: the value is empty; leave the option out for random weights");
   if (!o.pretrained.empty() && !o.train.resume.empty())
     throw UsageError("--pretrained starts anew and --resume goes on: give one of them");
   apex::train::check(set, o.train);

@@ -271,7 +271,6 @@ void OptionSet::number(const std::string& names, double& target, const std::stri
 
 void OptionSet::text(const std::string& names, std::string& target, const std::string& help) {
   impl_->add(names, true, help, target, [&target](const std::string& text) {
-    if (text.empty()) throw UsageError("the value is empty; leave the option out for none");
     target = text;
     return text;
   });

@@ -101,6 +101,8 @@ void declare(OptionSet& set, TrainOptions& o) {
 }
 
 void check(const OptionSet& set, const TrainOptions& o) {
+  if (set.was_given("resume") && o.resume.empty())
+    throw UsageError("--resume: the value is empty; leave the option out to start anew");
   parse_interval(o.checkpoint_every);
   const auto dtype = parse_dtype(o.dtype);
   if (!dtype || !is_floating(*dtype))
