@@ -143,7 +143,12 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
                                 .class_names = data.sets.train->class_names(),
                                 .loss_scale = apex::train::loss_scale_of(o),
                                 .plans = &plans});
-  if (resume) trainer.resume(*resume);
+  if (resume) {
+    trainer.resume(*resume);
+    if (talks)
+      std::cout << "=> resumed '" << resume->path.string() << "' (step " << resume->position.step << ", epoch "
+                << resume->position.epoch << ")" << std::endl;
+  }
   if (!o.evaluate) return trainer.run();
   return trainer.evaluate() ? apex::exit_code::kOk : static_cast<int>(o.requeue_exit_code);
 }

@@ -254,7 +254,8 @@ TEST(Resume, FollowsTheOptionsOfTheRunForMomentumAndDecay) {
   ASSERT_EQ(first.finish().code(), 0) << first.output();
   TrainRun second(2, run({"--momentum", "0.5", "--wd", "0.25", "--nesterov"}));
   ASSERT_EQ(second.finish().code(), 0) << second.output();
-  for (const char* words : {"momentum is 0.5 here, not 0.9", "weight_decay is 0.25 here, not 0.0001", "nesterov is "})
+  for (const char* words : {"momentum is 0.5 here, not 0.9", "weight_decay is 0.25 here, not 0.0001", "nesterov is ",
+                            "step_00000002.h5' (step 2, epoch 0)"})
     EXPECT_EQ(count_of(second.output(), words), 1) << words << " in: " << second.output();
   const io::CheckpointFile file(newest(folder.path() / "ck"));
   const auto& group = file.attributes("optimizer/0/groups/0");
