@@ -40,17 +40,26 @@ void check_conv(const char* kind, const Options& o) {
                                 " must be positive and padding ", text(o.padding), " not negative"));
 }
 
+/// The weight of a convolution and, where it has one, its bias, as PyTorch draws them. keep(name, tensor) registers.
+template <class Options, class Keep>
+void draw_parameters(const Options& options, bool draw, const Dims& sizes, Tensor& weight, Tensor& bias,
+                     Generator& generator, Keep&& keep) {
+  weight = keep("weight", empty(sizes));
+  const double bound = default_bound(weight);
+  if (draw) init::uniform(weight, -bound, bound, generator);
+  if (!options.bias) return;
+  bias = keep("bias", empty({options.out_channels}));
+  if (draw) init::uniform(bias, -bound, bound, generator);
+}
+
 }  // namespace
 
 Conv2d::Conv2d(const Options& options, Generator& generator) : options_(options) {
   check_conv("Conv2d", options);
-  weight_ = register_parameter("weight", empty({options.out_channels, options.in_channels / options.groups,
-                                                options.kernel[0], options.kernel[1]}));
-  const double bound = default_bound(weight_);
-  if (options.draw) init::uniform(weight_, -bound, bound, generator);
-  if (!options.bias) return;
-  bias_ = register_parameter("bias", empty({options.out_channels}));
-  if (options.draw) init::uniform(bias_, -bound, bound, generator);
+  draw_parameters(options, options.draw,
+                  {options.out_channels, options.in_channels / options.groups, options.kernel[0], options.kernel[1]},
+                  weight_, bias_, generator,
+                  [this](const char* name, const Tensor& t) { return register_parameter(name, t); });
 }
 
 Tensor Conv2d::forward(const Tensor& x) {
@@ -69,13 +78,10 @@ ConvTranspose2d::ConvTranspose2d(const Options& options, Generator& generator) :
       fail(Kind::argument, concat("ConvTranspose2d: output_padding ", more, " is not at least 0 and less than stride ",
                                   options.stride[i], " or dilation ", options.dilation[i]));
   }
-  weight_ = register_parameter("weight", empty({options.in_channels, options.out_channels / options.groups,
-                                                options.kernel[0], options.kernel[1]}));
-  const double bound = default_bound(weight_);
-  if (options.draw) init::uniform(weight_, -bound, bound, generator);
-  if (!options.bias) return;
-  bias_ = register_parameter("bias", empty({options.out_channels}));
-  if (options.draw) init::uniform(bias_, -bound, bound, generator);
+  draw_parameters(options, options.draw,
+                  {options.in_channels, options.out_channels / options.groups, options.kernel[0], options.kernel[1]},
+                  weight_, bias_, generator,
+                  [this](const char* name, const Tensor& t) { return register_parameter(name, t); });
 }
 
 Tensor ConvTranspose2d::forward(const Tensor& x) {
@@ -89,13 +95,8 @@ Tensor ConvTranspose2d::forward(const Tensor& x) {
 
 Conv1d::Conv1d(const Options& options, Generator& generator) : options_(options) {
   check_conv("Conv1d", options);
-  weight_ =
-      register_parameter("weight", empty({options.out_channels, options.in_channels / options.groups, options.kernel}));
-  const double bound = default_bound(weight_);
-  init::uniform(weight_, -bound, bound, generator);
-  if (!options.bias) return;
-  bias_ = register_parameter("bias", empty({options.out_channels}));
-  init::uniform(bias_, -bound, bound, generator);
+  draw_parameters(options, true, {options.out_channels, options.in_channels / options.groups, options.kernel}, weight_,
+                  bias_, generator, [this](const char* name, const Tensor& t) { return register_parameter(name, t); });
 }
 
 Tensor Conv1d::forward(const Tensor& x) {
