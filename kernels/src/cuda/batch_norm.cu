@@ -39,6 +39,7 @@ Walk walk_for(const ConstView& x, std::initializer_list<const void*> tensors, st
   w.vector = aligned ? wide : 1;
   w.c = l.c;
   w.rows = l.rows;
+  w.past_cache = past_cache(x.numel() * static_cast<std::int64_t>(size_of(x.dtype)));
   if (l.rows) {
     const std::int64_t vectors = l.c / w.vector;
     w.items = l.n * l.inner;

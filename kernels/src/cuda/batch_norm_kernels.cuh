@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kThreads, 2)
           if (relu) value = value <= A(0) ? A(0) : value;  // NaN stays
           out.v[v] = store<N>(value);
         }
-        put(y + at, out);
+        put_pack(y + at, out, w.past_cache);
       });
 }
 
@@ -166,12 +166,12 @@ __global__ void __launch_bounds__(kThreads, 2)
             s2[l] = fma(masked_dy, value - k[l].mean, s2[l]);
             g.v[v] = store<N>(masked_dy);  // exact: it is dy or 0
           }
-          if (dresidual != nullptr) put(dresidual + at, g);
+          if (dresidual != nullptr) put_pack(dresidual + at, g, false);
           if (constant_dx != nullptr) {
             Pack<N, V> d;
 #pragma unroll
             for (int v = 0; v < V; ++v) d.v[v] = store<N>(load(g.v[v]) * k[kRows ? v : 0].scale);
-            put(constant_dx + at, d);
+            put_pack(constant_dx + at, d, w.past_cache);
           }
         });
   }
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kThreads, 2)
               masked<kMask>(load(gradient[u].v[v]), kMask == Mask::from_output ? load(out[u].v[v]) : A(0), value, k[l]);
           d.v[v] = store<N>(fma(-(value - k[l].mean), slope[l], g - offset[l]) * k[l].scale);
         }
-        put(dx + at, d);
+        put_pack(dx + at, d, w.past_cache);
       });
 }
 

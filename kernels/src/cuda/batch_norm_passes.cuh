@@ -46,6 +46,7 @@ struct Walk {
   unsigned tiles = 1;
   int columns = 1, vector = 1;
   bool rows = true;
+  bool past_cache = false;  // results are
 
   __host__ __device__ std::int64_t block_rows() const { return kThreads / columns; }
   __host__ __device__ std::int64_t step() const { return groups * block_rows(); }

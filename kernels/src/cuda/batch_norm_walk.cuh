@@ -21,11 +21,6 @@ __device__ __forceinline__ Pack<N, V> fetch(const N* from) {
   return out;
 }
 
-template <int V, class N>
-__device__ __forceinline__ void put(N* to, const Pack<N, V>& values) {
-  *reinterpret_cast<Pack<N, V>*>(to) = values;
-}
-
 /// Where a thread stands: its channels, and its first item.
 template <int V, bool kRows>
 struct Place {

@@ -168,7 +168,7 @@ __device__ __forceinline__ Packs<V, First, Rest...> read_alike(std::int64_t at, 
 /// of a thread, so that they are on their way together.
 template <int V, class F, class Out, class... In>
 __global__ void __launch_bounds__(kMapThreads)
-    alike_kernel(F f, std::int64_t packs, int rest, Out* out, const In*... in) {
+    alike_kernel(F f, std::int64_t packs, int rest, bool past_cache, Out* out, const In*... in) {
   constexpr int kEach = kAlikePacks<sizeof...(In)>;
   const std::int64_t first = std::int64_t{blockIdx.x} * (kMapThreads * kEach) + threadIdx.x;
   Packs<V, In...> read[kEach];
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kMapThreads)
     Pack<Out, V> result;
 #pragma unroll
     for (int i = 0; i < V; ++i) result.v[i] = finished<Out>(call(f, read[u], i));
-    reinterpret_cast<Pack<Out, V>*>(out)[p] = result;
+    put_pack(out + p * V, result, past_cache);
   }
   if (blockIdx.x == 0 && static_cast<int>(threadIdx.x) < rest) {
     const std::int64_t e = packs * V + threadIdx.x;
@@ -209,7 +209,8 @@ void map_or(const Context& ctx, const char* op, F f, Slow slow, const Index<1 + 
     if (alike) {
       constexpr int kEach = kAlikePacks<sizeof...(In)>;
       alike_kernel<V>
-          <<<blocks(groups.numel, kEach), kMapThreads, 0, stream_of(ctx)>>>(f, groups.numel, rest, out, in...);
+          <<<blocks(groups.numel, kEach), kMapThreads, 0, stream_of(ctx)>>>(
+              f, groups.numel, rest, past_cache(index.numel * static_cast<std::int64_t>(sizeof(Out))), out, in...);
       return check_launch(op);
     }
     map_kernel<V><<<blocks(groups.numel, 2), kMapThreads, 0, stream_of(ctx)>>>(f, groups, rest, out, in...);

@@ -79,6 +79,21 @@ struct alignas(sizeof(N) * V) Pack {
 template <class N>
 inline constexpr int kVector = 16 / static_cast<int>(sizeof(N));
 
+/// Whether so many bytes of results should be written past the cache: whoever reads them next would not find the first of
+/// them there any more, and lines that wait in it to be written hold up the reads of the pass that makes them.
+inline bool past_cache(std::int64_t bytes) { return bytes > std::int64_t{32} << 20; }
+
+template <class N, int V>
+__device__ __forceinline__ void put_pack(N* to, const Pack<N, V>& values, bool past_cache) {
+  if constexpr (sizeof(values) == 16) {
+    if (past_cache) {
+      __stcs(reinterpret_cast<uint4*>(to), reinterpret_cast<const uint4&>(values));
+      return;
+    }
+  }
+  *reinterpret_cast<Pack<N, V>*>(to) = values;
+}
+
 inline bool aligned_to(const void* pointer, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
 }

@@ -40,9 +40,10 @@ struct Min {
 };
 
 inline constexpr int kReduceThreads = 256;
-inline constexpr int kReduceBlocks = 4;  // of a multiprocessor
-inline constexpr int kChunk = 512;       // terms of a thread between two sums in f64
-inline constexpr int kMostBlocks = 1024;
+inline constexpr int kRowBlocks = 4, kColumnBlocks = 3;  // of a multiprocessor
+inline constexpr int kAhead = 8;                         // packs of a thread that are on their way together
+inline constexpr int kChunk = 512;                       // terms of a thread between two sums in f64
+inline constexpr int kMostBlocks = 132 * kColumnBlocks * 2;
 template <class N>
 inline constexpr int kReduceVector = std::min(8, kVector<N>);
 
@@ -75,7 +76,41 @@ __device__ void write_result(const Result<M>& r, std::int64_t at, M total) {
   }
 }
 
-/// V accumulators of a thread, emptied into f64 now and then.
+/// V accumulators of a thread for one output, emptied into f64 now and then: first into each other, two by two.
+template <class R, class C, int V>
+struct Accumulator {
+  C held[V];
+  typename R::Merged total = R::identity();
+  int count = 0;
+
+  __device__ __forceinline__ Accumulator() { clear(); }
+  template <class N>
+  __device__ __forceinline__ void take(const Pack<N, V>& pack) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) held[i] = R::take(held[i], static_cast<C>(load(pack.v[i])));
+  }
+  __device__ __forceinline__ void flush() {
+#pragma unroll
+    for (int width = V / 2; width > 0; width /= 2)
+#pragma unroll
+      for (int i = 0; i < width; ++i) held[i] = R::take(held[i], held[i + width]);
+    total = R::merge(total, held[0]);
+    clear();
+  }
+  __device__ __forceinline__ void count_terms(int n) {
+    count += n * V;
+    if (count >= kChunk) flush();
+  }
+
+ private:
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < V; ++i) held[i] = R::identity();
+    count = 0;
+  }
+};
+
+/// V accumulators of a thread for V outputs, emptied into f64 now and then.
 template <class R, class C, int V>
 struct Accumulators {
   C held[V];
@@ -114,19 +149,19 @@ template <int V, class N, class Acc>
 __device__ __forceinline__ void take_packs(Acc& acc, const N* base, const Index<1>& index, bool aligned,
                                            std::int64_t first, std::int64_t end, std::int64_t step) {
   if (aligned && index.rank == 1) {
-    // Nothing is decided between the loads of four packs, so that they are on their way together.
+    // Nothing is decided between the loads of some packs, so that they are on their way together.
     const std::int64_t stride = index.stride[0][0];
     const auto read = [&](std::int64_t i) { return *reinterpret_cast<const Pack<N, V>*>(base + i * stride); };
     std::int64_t i = first;
-    for (; i + 3 * step < end; i += 4 * step) {
-      Pack<N, V> packs[4];
+    for (; i + (kAhead - 1) * step < end; i += kAhead * step) {
+      Pack<N, V> packs[kAhead];
 #pragma unroll
-      for (int u = 0; u < 4; ++u) packs[u] = read(i + u * step);
+      for (int u = 0; u < kAhead; ++u) packs[u] = read(i + u * step);
 #pragma unroll
-      for (int u = 0; u < 4; ++u) acc.take(packs[u]);
-      acc.count_terms(4);
+      for (int u = 0; u < kAhead; ++u) acc.take(packs[u]);
+      acc.count_terms(kAhead);
     }
-#pragma unroll 1
+#pragma unroll 2
     for (; i < end; i += step) acc.take(read(i));
     return;
   }
@@ -141,7 +176,7 @@ __device__ __forceinline__ void take_packs(Acc& acc, const N* base, const Index<
       for (int v = 0; v < V; ++v) pack.v[v] = at[v];
     }
     acc.take(pack);
-    static_assert(kChunk % 4 == 0);
+    static_assert(kChunk % (kAhead * V) == 0);
     acc.count_terms(1);  // the same chunks as above
   }
 }
@@ -156,7 +191,7 @@ struct Rows {
 };
 
 template <int V, class R, class C, class N>
-__global__ void __launch_bounds__(kReduceThreads, kReduceBlocks)
+__global__ void __launch_bounds__(kReduceThreads, kRowBlocks)
     rows_kernel(const N* x, Rows s, Result<typename R::Merged> result) {
   using M = typename R::Merged;
   __shared__ M of_warp[kReduceThreads / 32];
@@ -168,11 +203,10 @@ __global__ void __launch_bounds__(kReduceThreads, kReduceBlocks)
   if (output < s.kept.numel) {
     const N* base = x + s.kept.at(output).v[0];
     const std::int64_t begin = part * s.part, end = min(begin + s.part, s.reduced.numel);
-    Accumulators<R, C, V> acc;
+    Accumulator<R, C, V> acc;
     take_packs<V>(acc, base, s.reduced, s.aligned, begin + lane, end, s.group);
     acc.flush();
-#pragma unroll
-    for (int v = 0; v < V; ++v) total = R::merge(total, acc.total[v]);
+    total = acc.total;
     if (part == result.parts - 1)
       for (int r = lane; r < s.rest; r += s.group)
         total = R::merge(total, static_cast<C>(load(base[s.reduced.numel * V + r])));
@@ -203,7 +237,7 @@ struct Columns {
 };
 
 template <int V, class R, class C, class N>
-__global__ void __launch_bounds__(kReduceThreads, kReduceBlocks)
+__global__ void __launch_bounds__(kReduceThreads, kColumnBlocks)
     columns_kernel(const N* x, Columns s, Result<typename R::Merged> result) {
   using M = typename R::Merged;
   __shared__ M of_thread[V][kReduceThreads];
