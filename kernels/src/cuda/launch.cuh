@@ -79,8 +79,8 @@ struct alignas(sizeof(N) * V) Pack {
 template <class N>
 inline constexpr int kVector = 16 / static_cast<int>(sizeof(N));
 
-/// Whether so many bytes of results should be written past the cache: whoever reads them next would not find the first of
-/// them there any more, and lines that wait in it to be written hold up the reads of the pass that makes them.
+/// Whether so many bytes of results should go past the cache: their reader would not find the first of them there any
+/// more, and lines that wait in it to be written hold up the reads of the pass that makes them.
 inline bool past_cache(std::int64_t bytes) { return bytes > std::int64_t{32} << 20; }
 
 template <class N, int V>
