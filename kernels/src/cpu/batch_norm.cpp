@@ -276,7 +276,7 @@ void batch_norm_forward(const Context& ctx, View y, View mean, View inv_std, Vie
   if (options.cumulative) momentum = 1.0 / (static_cast<double>(*options.batches_tracked.as<std::int64_t>()) + 1.0);
   batch_norm_finish_statistics(ctx, inv_std, tracks ? running_mean : View{}, tracks ? running_var : View{}, mean, var,
                                static_cast<double>(ChannelLayout(x).values_per_channel()), momentum, options.eps);
-  if (options.batches_tracked.defined()) ++*options.batches_tracked.as<std::int64_t>();
+  if (tracks && options.batches_tracked.defined()) ++*options.batches_tracked.as<std::int64_t>();
   batch_norm_apply(ctx, y, x, mean, inv_std, weight, bias, residual, options.relu);
 }
 

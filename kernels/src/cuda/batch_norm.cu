@@ -198,10 +198,7 @@ void run_statistics(const Context& ctx, const ConstView& x, Finish out) {
   const auto stream = stream_of(ctx);
   const Layout l(x);
   out.n = static_cast<double>(l.values_per_channel());
-  if (l.c == 0) {
-    if (out.batches != nullptr) count_batch<<<1, 1, 0, stream>>>(out.batches);
-    return check_launch("batch_norm");
-  }
+  if (l.c == 0) return;
   const Walk w = walk_for(x, {x.data}, kStatisticsBlocks);
   const std::int64_t groups = w.items > 0 ? w.groups : 0;
   const Workspace memory = ctx.workspace(partial_bytes(w));
@@ -306,9 +303,9 @@ void batch_norm_forward(const Context& ctx, View y, View mean, View inv_std, Vie
   if (x.numel() > 0) {
     out.running_mean = Slot(running_mean);
     out.running_var = Slot(running_var);
+    if (options.batches_tracked.defined()) out.batches = options.batches_tracked.as<std::int64_t>();
+    out.cumulative = options.cumulative;
   }
-  if (options.batches_tracked.defined()) out.batches = options.batches_tracked.as<std::int64_t>();
-  out.cumulative = options.cumulative;
   out.momentum = momentum;
   out.eps = options.eps;
   run_statistics(ctx, x, out);
