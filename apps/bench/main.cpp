@@ -7,6 +7,8 @@
 #include <iostream>
 
 #include "apex/core/error.hpp"
+#include "apex/core/program.hpp"
+#include "apex/core/standard_streams.hpp"
 #include "apex/train/option_set.hpp"
 #include "collectives.hpp"
 #include "ops.hpp"
@@ -43,11 +45,12 @@ apex::Device device_of(const std::string& name) {
   return *device;
 }
 
-/// Reads the command line. @returns false when only help was asked for
+/// Reads the command line. @returns false when only help or the version was asked for
 bool parse(OptionSet& set, int argc, char** argv) {
   set.parse(argc - 1, argv + 1);
-  if (set.help_wanted()) std::cout << set.help();
-  return !set.help_wanted();
+  const std::string text = set.text_wanted();
+  std::cout << text;
+  return text.empty();
 }
 
 int kernels(const std::string& what, int argc, char** argv) {
@@ -168,12 +171,14 @@ int step(int argc, char** argv, std::chrono::steady_clock::time_point started) {
   });
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   const auto started = std::chrono::steady_clock::now();
   const std::string what = argc > 1 ? argv[1] : "";
   try {
+    if (what == "--version") {
+      std::cout << apex::version_text("apex_bench");
+      return 0;
+    }
     if (what == "step") return step(argc, argv, started);
     if (what == "ops" || what == "optim") return kernels(what, argc, argv);
     if (what == "collectives") return collectives(argc, argv);
@@ -189,4 +194,11 @@ int main(int argc, char** argv) {
     std::cerr << "apex_bench: " << error.what() << '\n';
     return apex::exit_code_of(error.kind());
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  apex::fill_standard_streams();
+  return apex::finish_output("apex_bench", run(argc, argv));
 }

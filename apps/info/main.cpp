@@ -11,13 +11,15 @@
 #include <string_view>
 
 #include "apex/core/error.hpp"
+#include "apex/core/program.hpp"
+#include "apex/core/standard_streams.hpp"
 #include "facts.hpp"
 
 namespace info {
 namespace {
 
 constexpr const char* kHelp =
-    "apex_info [--no-mpi]\n"
+    "apex_info [--no-mpi] [--version]\n"
     "Prints versions, what is built in, the GPUs and the links between them, and facts of MPI.\n"
     "  --no-mpi  leave MPI alone (on a login node where it cannot start)\n";
 
@@ -36,7 +38,11 @@ int run(int argc, char** argv) {
     const std::string_view argument = argv[i];
     if (argument == "--help" || argument == "-h") {
       std::cout << kHelp;
-      return apex::exit_code::kOk;
+      return apex::finish_output("apex_info", apex::exit_code::kOk);
+    }
+    if (argument == "--version") {
+      std::cout << apex::version_text("apex_info");
+      return apex::finish_output("apex_info", apex::exit_code::kOk);
     }
     if (argument != "--no-mpi" && argument != "--no_mpi") {
       std::cerr << "apex_info: unknown argument '" << argument << "'; see apex_info --help\n";
@@ -59,10 +65,13 @@ int run(int argc, char** argv) {
     std::cout << std::flush;
   }
   if (with_mpi) MPI_Finalize();
-  return apex::exit_code::kOk;
+  return apex::finish_output("apex_info", apex::exit_code::kOk);
 }
 
 }  // namespace
 }  // namespace info
 
-int main(int argc, char** argv) { return info::run(argc, argv); }
+int main(int argc, char** argv) {
+  apex::fill_standard_streams();
+  return info::run(argc, argv);
+}

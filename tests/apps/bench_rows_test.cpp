@@ -31,6 +31,18 @@ std::map<std::string, std::set<std::string>> rows_of(const std::string& text) {
   return rows;
 }
 
+TEST(BenchProgram, SaysItsVersionAndWhenNobodyCanReadIt) {
+  Subprocess version({APEX_BENCH, "--version"});
+  ASSERT_TRUE(version.finish(60));
+  EXPECT_EQ(version.exit_code(), 0);
+  EXPECT_TRUE(version.output().starts_with("apex_bench ")) << version.output();
+  for (const std::string words : {"--version", "--help", "ops --help"}) {
+    Subprocess full({"sh", "-c", std::string(APEX_BENCH) + ' ' + words + " >/dev/full"});
+    ASSERT_TRUE(full.finish(60));
+    EXPECT_EQ(full.exit_code(), 6) << words;
+  }
+}
+
 TEST(BenchRows, EveryOpOfTheTableHasOne) {
   Subprocess process({APEX_BENCH, "ops", "--list", "--device", "cpu"});
   ASSERT_TRUE(process.finish(60));
