@@ -43,6 +43,19 @@ TEST(BenchProgram, SaysItsVersionAndWhenNobodyCanReadIt) {
   }
 }
 
+/// A part that runs with others ends with them when one rank is asked for its help.
+TEST(BenchProgram, HelpOfOneRankEndsTheJobInOrder) {
+  for (const std::string part : {"step", "collectives"}) {
+    Subprocess run(
+        {APEX_MPIEXEC, "-n", "1", APEX_BENCH, part, "--device", "cpu", ":", "-n", "1", APEX_BENCH, part, "--help"});
+    ASSERT_TRUE(run.finish(60)) << run.output();
+    EXPECT_EQ(run.exit_code(), 0) << run.output();
+    const auto usage = run.output().find("Usage: apex_bench " + part);
+    EXPECT_NE(usage, std::string::npos) << run.output();
+    EXPECT_EQ(usage, run.output().rfind("Usage: apex_bench " + part)) << run.output();
+  }
+}
+
 TEST(BenchRows, EveryOpOfTheTableHasOne) {
   Subprocess process({APEX_BENCH, "ops", "--list", "--device", "cpu"});
   ASSERT_TRUE(process.finish(60));

@@ -66,6 +66,19 @@ TEST(ApexInfo, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(output_of({APEX_INFO, "--version"}), std::string("apex_info ") + APEX_INFO_VERSION + " (apex)\n");
 }
 
+TEST(ApexInfo, HelpOfOneRankEndsTheJobInOrder) {
+  for (const bool first : {true, false}) {
+    const std::vector<std::string> asked = {"-n", "1", APEX_INFO, "--help"}, plain = {"-n", "1", APEX_INFO};
+    std::vector<std::string> command = {APEX_MPIEXEC};
+    command.insert(command.end(), first ? asked.begin() : plain.begin(), first ? asked.end() : plain.end());
+    command.emplace_back(":");
+    command.insert(command.end(), first ? plain.begin() : asked.begin(), first ? plain.end() : asked.end());
+    const auto text = output_of(command);
+    EXPECT_NE(text.find("apex_info [--no-mpi]"), std::string::npos) << text;
+    EXPECT_EQ(text.find("versions\n"), std::string::npos) << text;
+  }
+}
+
 TEST(ApexInfo, AnOutputThatCannotBeWrittenIsAnError) {
   for (const char* option : {"--no-mpi", "--help", "--version"})
     output_of({"sh", "-c", std::string(APEX_INFO) + ' ' + option + " >/dev/full"}, exit_code::kMemory);

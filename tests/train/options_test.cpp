@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "apex/core/device.hpp"
+#include "apex/core/error.hpp"
 #include "apex/core/program.hpp"
 
 namespace apex::train {

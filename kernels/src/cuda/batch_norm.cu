@@ -198,7 +198,10 @@ void run_statistics(const Context& ctx, const ConstView& x, Finish out) {
   const auto stream = stream_of(ctx);
   const Layout l(x);
   out.n = static_cast<double>(l.values_per_channel());
-  if (l.c == 0) return;
+  if (l.c == 0) {
+    if (out.batches != nullptr) count_batch<<<1, 1, 0, stream>>>(out.batches);
+    return check_launch("batch_norm");
+  }
   const Walk w = walk_for(x, {x.data}, kStatisticsBlocks);
   const std::int64_t groups = w.items > 0 ? w.groups : 0;
   const Workspace memory = ctx.workspace(partial_bytes(w));
@@ -300,7 +303,7 @@ void batch_norm_forward(const Context& ctx, View y, View mean, View inv_std, Vie
   Finish out;
   out.mean = Slot(mean);
   out.inv_std = Slot(inv_std);
-  if (x.numel() > 0) {
+  if (Layout(x).values_per_channel() > 0) {
     out.running_mean = Slot(running_mean);
     out.running_var = Slot(running_var);
     if (options.batches_tracked.defined()) out.batches = options.batches_tracked.as<std::int64_t>();
