@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/kernels/pool.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include "apex/core/size_arithmetic.hpp"
@@ -44,7 +45,7 @@ void check_indices(const char* op, const Context& ctx, const ConstView& indices,
   check_sizes(op, "indices", indices, y.sizes);
   if (!same_strides(indices, y))
     fail(Kind::argument, concat(op, ": indices have strides ", indices.strides, ", the output has ", y.strides));
-  if (x.size(2) * x.size(3) > std::numeric_limits<std::int32_t>::max())
+  if (x.size(2) > std::numeric_limits<std::int32_t>::max() / std::max<std::int64_t>(x.size(3), 1))
     fail(Kind::unsupported,
          concat(op, ": a plane of ", x.size(2), " x ", x.size(3), " is too large for 32-bit indices"));
 }

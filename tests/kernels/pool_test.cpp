@@ -251,6 +251,14 @@ TEST(Pool2d, SizesNearTheEndOfInt64) {
   EXPECT_TRUE(throws(Kind::argument, "pool2d: a size of 2 * 4611686018427387903 + 4 is more", [&] {
     kernels::pool2d_output_sizes(x, {.kernel = {kMost, 2}, .stride = {1, 1}, .padding = {kHalf - 1, 0}});
   }));
+  if (!test::on_cuda()) {  // which has no windows of this size, and says so
+    constexpr std::int64_t kWide = std::int64_t{1} << 40;
+    const Pool2dOptions wide{.kernel = {kWide, kWide}, .stride = {8, 8}, .padding = {kWide / 2, kWide / 2}};
+    const Tensor ones = test::from_function(x, DType::f64, test::device(), [](std::int64_t) { return 1.0; }),
+                 y = make({1, 1, 1, 1}, DType::f64);
+    kernels::avg_pool2d(test::context(), y.view(), ones.view(), wide);
+    EXPECT_EQ(test::to_f64(y)[0], 16.0 / static_cast<double>(kWide) / static_cast<double>(kWide));
+  }
   // Rounded up where a window begins in x or its left padding, as before.
   for (std::int64_t size = 1; size < 12; ++size)
     for (std::int64_t kernel = 1; kernel <= size; ++kernel)

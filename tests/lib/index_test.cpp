@@ -74,6 +74,8 @@ TEST(Join, SizesBeyondInt64AreErrors) {
   expect_values(F::slice(x, 0, 0, 3, kMost), {1}, 0);
   expect_values(F::slice(x, 0, 1, 3, kMost - 1), {2}, 0);
   EXPECT_EQ(F::slice(endless, 0, 0, kHalf, kMost).sizes(), (Dims{1}));
+  expect_values(F::roll(x, kMost, 0), values(F::roll(x, kMost % 3, 0)), 0);
+  expect_values(F::roll(x, kLeast, 0), values(F::roll(x, kLeast % 3 + 3, 0)), 0);
   EXPECT_EQ(F::slice(endless, 0, 0, kHalf, kHalf / 2).sizes(), (Dims{2}));
   expect_error(Kind::argument, "cat: ", [&] { F::cat({endless, endless}); });
   expect_error(Kind::argument, "int64", [&] { F::stack({endless, endless}); });

@@ -88,7 +88,7 @@ Tensor roll(const Tensor& x, std::int64_t shift, int dim) {
   const int d = wrap_dim(dim, x.dim(), "roll");
   const std::int64_t size = x.sizes()[d];
   if (size == 0) return x;
-  const std::int64_t moved = ((shift % size) + size) % size;
+  const std::int64_t moved = shift % size + (shift % size < 0 ? size : 0);
   if (moved == 0) return x;
   return cat({narrow(x, d, size - moved, moved), narrow(x, d, 0, size - moved)}, d);
 }
