@@ -76,7 +76,7 @@ for script in imagenet_train.sbatch imagenet_train_mpirun.sbatch; do
   wants '/opt/train /data'
   # An option comes before the environment, however it is written.
   for words in '--requeue-exit-code 51' '--requeue-exit-code=51' '--requeue_exit_code 51' '--requeue-exit_code=51 -b 9'; do
-    # shellcheck disable=SC2086  # several words
+    # shellcheck disable=SC2086
     CODE=51 APEX_OPT_REQUEUE_EXIT_CODE=50 run "$script" $words
     ends_with 0
     wants 'scontrol requeue 17'
