@@ -16,4 +16,3 @@ target_sources(apex_io PRIVATE
   src/checkpoint/seal.cpp
   src/checkpoint/tree.cpp
   src/checkpoint/write.cpp)
-set_property(SOURCE src/checkpoint/write.cpp APPEND PROPERTY COMPILE_DEFINITIONS APEX_VERSION="${PROJECT_VERSION}")

@@ -7,7 +7,10 @@
 #include <iostream>
 
 #include "apex/core/error.hpp"
+#include "apex/core/program.hpp"
+#include "apex/core/standard_streams.hpp"
 #include "apex/train/option_set.hpp"
+#include "apex/train/runtime.hpp"
 #include "collectives.hpp"
 #include "ops.hpp"
 #include "step.hpp"
@@ -43,11 +46,26 @@ apex::Device device_of(const std::string& name) {
   return *device;
 }
 
-/// Reads the command line. @returns false when only help was asked for
+/// Reads the command line of a part that may run with others. @returns false when only help or the version was asked
+/// for: then these know it too, and all ranks end
+bool parse_among_others(OptionSet& set, int argc, char** argv) {
+  set.parse(argc - 1, argv + 1);
+  const std::string text = set.text_wanted();
+  if (text.empty()) return true;
+  if (apex::train::say_and_end("apex_bench", text)) return false;
+  apex::dist::run_main([&] {
+    const apex::dist::Session session(apex::dist::SessionOptions{.dismiss = true});
+    return *apex::train::say_and_end("apex_bench", text, session);
+  });
+  return false;
+}
+
+/// Reads the command line. @returns false when only help or the version was asked for
 bool parse(OptionSet& set, int argc, char** argv) {
   set.parse(argc - 1, argv + 1);
-  if (set.help_wanted()) std::cout << set.help();
-  return !set.help_wanted();
+  const std::string text = set.text_wanted();
+  std::cout << text;
+  return text.empty();
 }
 
 int kernels(const std::string& what, int argc, char** argv) {
@@ -98,13 +116,14 @@ int collectives(int argc, char** argv) {
   set.integer("most", most, "largest tensor, MiB", 1, 65536);
   set.integer("calls", calls, "calls in one timing", 1, 100000);
   set.text("json", options.json, "write the rows to this file");
-  if (!parse(set, argc, argv)) return 0;
+  if (!parse_among_others(set, argc, argv)) return 0;
   options.most_bytes = most << 20;
   options.calls = static_cast<int>(calls);
   apex::dist::SessionOptions session_options;
   if (device != "auto") session_options.device = device_of(device).kind;
   return apex::dist::run_main([&] {
     const apex::dist::Session session(session_options);
+    if (const auto code = apex::train::say_and_end("apex_bench", "", session)) return *code;
     bench::run_collectives(session, options);
     return 0;
   });
@@ -137,7 +156,7 @@ int step(int argc, char** argv, std::chrono::steady_clock::time_point started) {
   set.choice("peer", options.peer, {"", "eager", "compile", "max-autotune"}, "time the same step in PyTorch, in turn");
   set.text("python", options.python, "the Python that has torch");
   set.text("json", options.json, "write the row to this file");
-  if (!parse(set, argc, argv)) return 0;
+  if (!parse_among_others(set, argc, argv)) return 0;
   const bool small = arch == "resnet20";
   const auto or_else = [](std::int64_t given, int fallback) { return given > 0 ? static_cast<int>(given) : fallback; };
   bench::StepCase c{.arch = arch,
@@ -158,7 +177,7 @@ int step(int argc, char** argv, std::chrono::steady_clock::time_point started) {
   options.steps = or_else(steps, cuda ? 30 : 5);
   options.count_syncs = static_cast<int>(count_syncs);
   options.started = started;
-  if (!bench::launched_with_others()) {
+  if (!apex::train::launched_with_others()) {
     bench::run_step(c, options);
     return 0;
   }
@@ -168,12 +187,14 @@ int step(int argc, char** argv, std::chrono::steady_clock::time_point started) {
   });
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   const auto started = std::chrono::steady_clock::now();
   const std::string what = argc > 1 ? argv[1] : "";
   try {
+    if (what == "--version") {
+      std::cout << apex::version_text("apex_bench");
+      return 0;
+    }
     if (what == "step") return step(argc, argv, started);
     if (what == "ops" || what == "optim") return kernels(what, argc, argv);
     if (what == "collectives") return collectives(argc, argv);
@@ -189,4 +210,11 @@ int main(int argc, char** argv) {
     std::cerr << "apex_bench: " << error.what() << '\n';
     return apex::exit_code_of(error.kind());
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  apex::fill_standard_streams();
+  return apex::finish_output("apex_bench", run(argc, argv));
 }

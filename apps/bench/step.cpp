@@ -27,6 +27,7 @@
 #include "apex/parallel/distributed_data_parallel.hpp"
 #include "apex/random.hpp"
 #include "apex/tensor_ops.hpp"
+#include "apex/train/runtime.hpp"
 #include "apex/train/step_graph.hpp"
 #include "measure.hpp"
 #include "peer.hpp"
@@ -299,16 +300,11 @@ void write_json(const StepCase& c, const StepOptions& o, const Result& r, const 
 
 }  // namespace
 
-bool launched_with_others() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
-    if (const char* value = std::getenv(name); value != nullptr && std::atoi(value) > 1) return true;
-  return false;
-}
-
 void run_step(StepCase c, const StepOptions& options) {
   std::optional<apex::dist::Session> own_session;
-  if (launched_with_others()) own_session.emplace(apex::dist::SessionOptions{.device = c.device.kind});
+  if (apex::train::launched_with_others()) own_session.emplace(apex::dist::SessionOptions{.device = c.device.kind});
   apex::dist::Session* session = own_session ? &*own_session : nullptr;
+  if (session != nullptr && apex::train::say_and_end("apex_bench", "", *session)) return;
   const bool talks = session == nullptr || session->rank() == 0;
   const int ranks = session == nullptr ? 1 : session->size();
   if (session != nullptr) c.device = session->device();

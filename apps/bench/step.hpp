@@ -42,7 +42,4 @@ struct StepOptions {
 /// a graph was asked for and could not be had
 void run_step(StepCase step, const StepOptions& options);
 
-/// Whether a launcher started this process as one of several.
-bool launched_with_others();
-
 }  // namespace bench

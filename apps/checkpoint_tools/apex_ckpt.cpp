@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "apex/core/program.hpp"
 #include "apex/core/standard_streams.hpp"
 #include "commands.hpp"
 
@@ -30,8 +31,9 @@ constexpr const char* kUsage =
     "       apex_ckpt diff A B                what is missing, of another shape or type, or has other values\n"
     "           --atol X --rtol X             values may differ by X + X * |B's value|; else bits must be the same\n"
     "           --ignore PATH                 pass over a group or dataset, '/': the root's attributes; repeatable\n\n"
-    "--json prints one JSON document instead of text. For show and diff a directory means its newest good\n"
-    "checkpoint, and DIR/LATEST or DIR/BEST the one named there. diff expects /metrics and /config to differ.\n"
+    "--json prints one JSON document instead of text. For show and diff a directory means its newest checkpoint\n"
+    "whose data match their sums (of a FILE, show checks only what it reads), and DIR/LATEST or DIR/BEST the one named "
+    "there. diff expects /metrics and /config to differ.\n"
     "Exit codes: 0; 1 diff: something else differs; 2 wrong usage; 3 nothing to read; 5 damaged; 6 the output\n"
     "cannot be written.\n";
 
@@ -88,7 +90,7 @@ void check_options(const po::variables_map& values, const std::string& command) 
 int run(int argc, char** argv) {
   Options o;
   po::options_description all;
-  all.add_options()("help,h", "")("json", "")("group", po::value<std::string>())("stats", "")("all", "")(
+  all.add_options()("help,h", "")("version", "")("json", "")("group", po::value<std::string>())("stats", "")("all", "")(
       "atol", po::value<double>())("rtol", po::value<double>())("ignore", po::value(&o.diff.ignored))(
       "words", po::value(&o.words));
   po::positional_options_description positional;
@@ -104,6 +106,10 @@ int run(int argc, char** argv) {
   po::notify(values);
   if (values.count("help")) {
     std::cout << kUsage;
+    return apex::exit_code::kOk;
+  }
+  if (values.count("version")) {
+    std::cout << apex::version_text("apex_ckpt");
     return apex::exit_code::kOk;
   }
   if (o.words.empty()) throw UsageError("a command is missing: ls, verify, show or diff");
@@ -129,9 +135,7 @@ int report(int code, const std::string& message) {
 int main(int argc, char** argv) {
   apex::fill_standard_streams();
   try {
-    const int code = run(argc, argv);
-    if (!std::cout.flush()) return report(apex::exit_code::kMemory, "the output cannot be written: is the disk full?");
-    return code;
+    return apex::finish_output("apex_ckpt", run(argc, argv));
   } catch (const UsageError& e) {
     return report(apex::exit_code::kUsage, std::string(e.what()) + "; see apex_ckpt --help");
   } catch (const po::error& e) {

@@ -34,7 +34,8 @@ struct VerifyOptions {
   bool all = false;  ///< goes on after the first bad dataset and names every one
   bool json = false;
 };
-/// Reads everything and checks every sum; a directory means all of its step files.
+/// Reads everything and checks every sum; a directory means all of its step files. What is not there is
+/// MISSING and what cannot be read UNREAD, not DAMAGED.
 int verify(const std::vector<Path>& paths, const VerifyOptions& options);
 
 struct DiffOptions {

@@ -149,7 +149,9 @@ void show_json(const io::CheckpointFile& file, const std::string& object, bool s
 }  // namespace
 
 int show(const Path& path, const ShowOptions& options) {
-  const auto file = io::open_checkpoint(path, io::Verify::none);
+  // Of a directory the newest good one is wanted, so that its data are checked too, as a resume checks them.
+  const bool choose = std::filesystem::is_directory(path);
+  const auto file = io::open_checkpoint(path, choose ? io::Verify::full : io::Verify::none);
   const std::string object = bare(options.object);
   if (!file.has_group(object) && !file.has_dataset(object))
     fail(Kind::data, concat(file.path().string(), ": has no group or dataset '/", object, "'"));

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
+#include <iomanip>
 #include <iostream>
 
 #include "commands.hpp"
@@ -15,11 +16,13 @@ struct Verdict {
   std::size_t datasets = 0;
   std::vector<std::string> problems;  ///< one line each, naming file and dataset
   std::vector<std::string> damaged;   ///< the datasets among them
+  const char* mark = "DAMAGED";       ///< what a line begins with; another word where the bytes could not be seen
   int code = exit_code::kOk;
 
   void note(const Error& e) {
     problems.emplace_back(e.what());
     code = std::max(code, exit_code_of(e.kind()));
+    if (e.kind() != Kind::damaged) mark = std::filesystem::exists(path) ? "UNREAD" : "MISSING";
   }
 };
 
@@ -47,7 +50,7 @@ Verdict check(const Path& path, bool all) {
 }
 
 void print_lines(const Verdict& v) {
-  for (const auto& problem : v.problems) std::cout << "DAMAGED  " << problem << '\n';
+  for (const auto& problem : v.problems) std::cout << std::left << std::setw(9) << v.mark << problem << '\n';
   if (v.problems.empty())
     std::cout << "ok       " << v.path.string() << " (step " << v.step << ", " << v.datasets << " datasets, "
               << bytes_text(v.bytes) << ")\n";

@@ -7,6 +7,8 @@
 #include <optional>
 
 #include "apex/core/error.hpp"
+#include "apex/core/program.hpp"
+#include "apex/core/standard_streams.hpp"
 #ifdef APEX_HAS_CUDA
 #include "apex/core/cuda.hpp"
 #endif
@@ -53,13 +55,13 @@ std::string known_ops() {
   return names;
 }
 
-/// Nothing when only help was wanted.
+/// Nothing when only help or the version was wanted.
 std::optional<Settings> parse(int argc, char** argv) {
   Settings settings;
   std::string device = "all", dtype;
   po::options_description visible("options"), all;
-  visible.add_options()("help,h", "this text")("device", po::value(&device),
-                                               "cpu, cuda or all: the CPU, and a GPU where there is one (default)")(
+  visible.add_options()("help,h", "this text")("version", "the version")(
+      "device", po::value(&device), "cpu, cuda or all: the CPU, and a GPU where there is one (default)")(
       "op", po::value(&settings.op), ("replay only cases of this op; known: " + known_ops()).c_str())(
       "dtype", po::value(&dtype), "f64 or f32: replay only in this type (default: every type the op knows)");
   all.add(visible).add_options()("path", po::value(&settings.paths));
@@ -80,6 +82,10 @@ std::optional<Settings> parse(int argc, char** argv) {
            "each case and ends with 'N passed, N failed'. Exit code 0: all passed; 1: a case failed, or holds an\n"
            "op, parameter or dataset that is not known; 2: wrong usage; 3: nothing to replay.\n\n"
         << visible;
+    return std::nullopt;
+  }
+  if (given.count("version") != 0) {
+    std::cout << version_text("apex_conformance");
     return std::nullopt;
   }
   settings.devices = devices_of(device);
@@ -181,8 +187,9 @@ int run(int argc, char** argv) {
 }  // namespace apex::conformance
 
 int main(int argc, char** argv) {
+  apex::fill_standard_streams();
   try {
-    return apex::conformance::run(argc, argv);
+    return apex::finish_output("apex_conformance", apex::conformance::run(argc, argv));
   } catch (const apex::conformance::Usage& error) {
     std::cerr << "apex_conformance: " << error.what() << "; see --help\n";
     return apex::exit_code::kUsage;

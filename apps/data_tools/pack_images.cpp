@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "apex/core/error.hpp"
+#include "apex/core/program.hpp"
 #include "apex/core/standard_streams.hpp"
 #include "apex/io/data/pack.hpp"
 #include "apex/io/log/progress.hpp"
@@ -42,6 +43,7 @@ po::options_description describe(Options& o) {
   po::options_description out("Options");
   auto add = out.add_options();
   add("help,h", "show this text");
+  add("version", "show the version");
   add("resize", po::value(&p.resize)->value_name("N"),
       "shorter side to N pixels where it is longer, stored as JPEG (with --decoded: then the middle N x N)");
   add("quality", po::value(&p.quality)->value_name("Q")->default_value(p.quality),
@@ -76,7 +78,7 @@ std::vector<std::string> arguments_of(int argc, char** argv) {
   return out;
 }
 
-/// False when only help was asked for.
+/// False when only help or the version was asked for.
 bool parse(int argc, char** argv, Options& o) {
   const po::options_description visible = describe(o);
   std::vector<std::string> places;
@@ -90,6 +92,10 @@ bool parse(int argc, char** argv, Options& o) {
             given);
   if (given.count("help")) {
     std::cout << kSummary << '\n' << visible;
+    return false;
+  }
+  if (given.count("version")) {
+    std::cout << apex::version_text("pack_images");
     return false;
   }
   po::notify(given);
@@ -113,6 +119,7 @@ void pack(Options& o) {
                                                            .seed = o.seed,
                                                            .require_validation = false,
                                                            .class_names_file = o.class_names});
+  if (!pair.warning.empty()) apex::log_warning(pair.warning);
   io::Progress progress({.mode = *io::parse_progress_mode(o.progress)});
   o.packing.progress = [&](std::int64_t done, std::int64_t total) {
     if (progress.due(done, total)) progress.update(done, total, "pictures packed");
@@ -134,7 +141,8 @@ int main(int argc, char** argv) {
   apex::fill_standard_streams();
   try {
     Options options;
-    if (parse(argc, argv, options)) pack(options);
+    if (!parse(argc, argv, options)) return apex::finish_output("pack_images", apex::exit_code::kOk);
+    pack(options);
     return apex::exit_code::kOk;
   } catch (const po::error& error) {
     return report(apex::exit_code::kUsage, apex::concat(error.what(), "; see pack_images --help"));

@@ -74,6 +74,7 @@ Data open_data(const Options& options, const apex::dist::Session& session) {
   all.insert(all.end(), rest.begin(), rest.end());
   apex::train::check_same(session.world(), apex::concat("ranks see different data at '", options.data, "'"), all,
                           apex::Kind::data);
+  if (session.rank() == 0 && !data.sets.warning.empty()) apex::log_warning(data.sets.warning);
   data.channels = data.sets.train->channels();
   choose_transforms(data, options);
   return data;

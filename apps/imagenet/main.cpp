@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "apex/checkpoint.hpp"
+#include "apex/core/standard_streams.hpp"
 #include "apex/fp16_utils.hpp"
 #include "apex/models/resnet.hpp"
 #include "apex/nn/layers.hpp"
@@ -56,9 +57,22 @@ apex::schedules::Schedule make_schedule(const Options& options, std::int64_t glo
                                    : schedule;
 }
 
-int train(const Options& options, const std::vector<apex::train::EffectiveOption>& configuration,
+/// What shapes the training beside what the checkpoint holds itself (data, seed, schedule, hyper-parameters).
+const std::vector<std::string> kRecipe = {"dtype",     "loss-scale",      "batch-size", "accumulate", "freeze-bn",
+                                          "optimizer", "no-norm-decay",   "channels",   "image-size", "augment",
+                                          "decode",    "label-smoothing", "bad-sample", "tf32"};
+
+/// /config tells what was in force, which for the batch size may be what the checkpoint asks for.
+void put_in_force(std::vector<apex::train::EffectiveOption>& configuration, std::int64_t batch_size) {
+  for (auto& option : configuration)
+    if (option.name == "batch-size" && option.value != std::to_string(batch_size))
+      option = {option.name, std::to_string(batch_size), "kept from the checkpoint"};
+}
+
+int train(const Options& options, std::vector<apex::train::EffectiveOption> configuration,
           apex::dist::Session& session) {
   const auto& o = options.train;
+  const apex::train::DirectoryGuard guard;
   session.world().agree(options.decode == "cpu" || session.device().is_cuda(),
                         "--decode gpu needs a GPU, and there is none here", apex::Kind::argument, "--decode");
   const bool talks = session.rank() == 0 && o.progress != "none";
@@ -78,6 +92,7 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
   if (talks && batch_size != o.batch_size)
     std::cout << "=> --batch-size is " << batch_size << " here, not " << o.batch_size << ", to keep the "
               << resume->global_batch << " samples a step of the checkpoint" << std::endl;
+  put_in_force(configuration, batch_size);
   const Data data = open_data(options, session);
   if (talks && !data.sets.validation)
     std::cout << "=> no validation part: nothing will be validated (a folder val/ or --val-split gives one)"
@@ -89,7 +104,8 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
   if (talks)
     std::cout << "=> " << (options.pretrained.empty() ? "creating model '" : "using pre-trained model '")
               << options.arch << "'" << std::endl;
-  const auto model = make_model(options, data);
+  std::shared_ptr<apex::nn::Module> model;
+  session.world().together([&] { model = make_model(options, data); }, "model");
   if (!options.pretrained.empty())
     session.world().together([&] { apex::checkpoint::load_model(options.pretrained, *model, {.arch = options.arch}); },
                              "--pretrained");
@@ -132,6 +148,7 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
   apex::train::Trainer trainer({.session = session,
                                 .options = o,
                                 .configuration = configuration,
+                                .recipe = kRecipe,
                                 .arch = options.arch,
                                 .model = model,
                                 .optimizer = optimizer,
@@ -154,31 +171,32 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
 }
 
 int run(int argc, char** argv) {
+  apex::fill_standard_streams();
   Options options;
   apex::train::OptionSet set(kProgram, "Trains an image classifier, on one process or many (mpirun, srun).");
   declare(set, options);
+  std::string text;
   try {
     set.parse(argc, argv);
-    if (set.help_wanted()) {
-      std::cout << set.help();
-      return apex::exit_code::kOk;
-    }
-    if (options.list_archs) {
-      for (const auto& name : apex::models::list()) std::cout << name << '\n';
-      return apex::exit_code::kOk;
-    }
-    check(set, options);
+    text = set.text_wanted();
+    if (text.empty() && options.list_archs)
+      for (const auto& name : apex::models::list()) text += name + '\n';
+    if (const auto code = apex::train::say_and_end(kProgram, text)) return *code;
+    if (text.empty()) check(set, options);
   } catch (const apex::train::UsageError& error) {
     return apex::train::report_usage_error(kProgram, error.what());
   }
   const apex::train::StopSignals signals(apex::train::stop_signals_for(options.train.signal));
   apex::train::apply_determinism(options.train);
   return apex::dist::run_main([&] {
-    apex::dist::Session session(argc, argv, apex::train::session_options(options.train));
-    if (options.train.local_rank >= 0 && options.train.local_rank != session.local_rank())
-      apex::fail(apex::Kind::argument,
-                 apex::concat("--local_rank ", options.train.local_rank, " but MPI counts this process as ",
-                              session.local_rank(), " on its node; leave the option out"));
+    auto wanted = text.empty() ? apex::train::session_options(options.train) : apex::dist::SessionOptions{};
+    wanted.dismiss = !text.empty();
+    apex::dist::Session session(argc, argv, wanted);
+    if (const auto code = apex::train::say_and_end(kProgram, text, session)) return *code;
+    session.world().agree(options.train.local_rank < 0 || options.train.local_rank == session.local_rank(),
+                          apex::concat("--local_rank ", options.train.local_rank, " but MPI counts this process as ",
+                                       session.local_rank(), " on its node; leave the option out"),
+                          apex::Kind::argument, "--local_rank");
     return train(options, set.effective(), session);
   });
 }

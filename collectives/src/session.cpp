@@ -119,10 +119,11 @@ void Session::make_world() {
   {
     const Deadline limit("making the world's communicators");
     // Comparing collectives must be on everywhere or nowhere, and the environment may differ between hosts.
-    int flags[2] = {options_.debug ? 1 : 0, options_.deterministic ? 1 : 0};
-    APEX_CHECK_MPI(MPI_Allreduce(MPI_IN_PLACE, flags, 2, MPI_INT, MPI_MAX, MPI_COMM_WORLD));
+    int flags[3] = {options_.debug ? 1 : 0, options_.deterministic ? 1 : 0, options_.dismiss ? 1 : 0};
+    APEX_CHECK_MPI(MPI_Allreduce(MPI_IN_PLACE, flags, 3, MPI_INT, MPI_MAX, MPI_COMM_WORLD));
     options_.debug = rt.options.debug = flags[0] != 0;
     options_.deterministic = rt.options.deterministic = flags[1] != 0;
+    options_.dismiss = rt.options.dismiss = flags[2] != 0;
     if (threaded && size_ > 1) {
       APEX_CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &rt.watchdog_comm));
       APEX_CHECK_MPI(MPI_Comm_set_errhandler(rt.watchdog_comm, MPI_ERRORS_RETURN));
@@ -142,7 +143,7 @@ void Session::make_world() {
     APEX_CHECK_MPI(MPI_Comm_size(node, &local_size_));
     APEX_CHECK_MPI(MPI_Comm_free(&node));
   }
-  choose_device();
+  if (!options_.dismiss) choose_device();
 }
 
 void Session::choose_device() {

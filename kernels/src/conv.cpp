@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "apex/core/size_arithmetic.hpp"
 #include "apex/kernels/copy.hpp"
 #include "checks.hpp"
 #include "conv_impl.hpp"
@@ -11,15 +12,21 @@
 namespace apex::kernels {
 namespace {
 
-/// Of either kind of options.
-template <class Options>
-void check_options(const char* op, const Options& o) {
-  for (std::size_t i = 0; i < 2; ++i) {
-    if (o.stride[i] < 1) fail(Kind::argument, concat(op, ": stride ", o.stride[i], " is less than 1"));
-    if (o.padding[i] < 0) fail(Kind::argument, concat(op, ": padding ", o.padding[i], " is negative"));
-    if (o.dilation[i] < 1) fail(Kind::argument, concat(op, ": dilation ", o.dilation[i], " is less than 1"));
+void check_sizing(const ConvSizing& o) {
+  for (std::size_t i = 0; i < o.stride.size(); ++i) {
+    if (o.stride[i] < 1) fail(Kind::argument, concat(o.op, ": stride ", o.stride[i], " is less than 1"));
+    if (o.padding[i] < 0) fail(Kind::argument, concat(o.op, ": padding ", o.padding[i], " is negative"));
+    if (o.dilation[i] < 1) fail(Kind::argument, concat(o.op, ": dilation ", o.dilation[i], " is less than 1"));
   }
-  if (o.groups < 1) fail(Kind::argument, concat(op, ": groups is ", o.groups, ", wanted at least 1"));
+  if (o.groups < 1) fail(Kind::argument, concat(o.op, ": groups is ", o.groups, ", wanted at least 1"));
+}
+
+void check_ranks(const Dims& x, const Dims& w, const ConvSizing& o, const char* w_channels) {
+  const int rank = 2 + static_cast<int>(o.stride.size());
+  if (x.size() == rank && w.size() == rank) return;
+  const bool one = rank == 3;
+  fail(Kind::argument, concat(o.op, ": x has sizes ", x, " and w ", w, ", wanted [N, C, ", one ? "L" : "H, W",
+                              "] and [", w_channels, one ? ", R]" : ", R, S]"));
 }
 
 void check_operand(const char* op, const Context& ctx, const char* name, const ConstView& v, DType dtype) {
@@ -109,27 +116,33 @@ class Continued {
 
 }  // namespace
 
-Dims conv2d_output_sizes(const Dims& x, const Dims& w, const Conv2dOptions& options) {
-  check_options("conv2d", options);
-  if (x.size() != 4 || w.size() != 4)
-    fail(Kind::argument,
-         concat("conv2d: x has sizes ", x, " and w ", w, ", wanted [N, C, H, W] and [K, C/groups, R, S]"));
-  const std::int64_t g = options.groups;
+Dims conv_output_sizes(const Dims& x, const Dims& w, const ConvSizing& o) {
+  check_sizing(o);
+  check_ranks(x, w, o, "K, C/groups");
+  const std::int64_t g = o.groups;
   if (x[1] % g != 0 || w[0] % g != 0)
     fail(Kind::argument,
-         concat("conv2d: groups ", g, " does not divide ", x[1], " input and ", w[0], " output channels"));
+         concat(o.op, ": groups ", g, " does not divide ", x[1], " input and ", w[0], " output channels"));
   if (x[1] / g != w[1] || w[1] < 1)
-    fail(Kind::argument, concat("conv2d: x of sizes ", x, " in ", g, " groups does not fit w of sizes ", w));
-  Dims out{x[0], w[0], 0, 0};
-  for (int i = 0; i < 2; ++i) {
-    const auto d = static_cast<std::size_t>(i);
-    const std::int64_t reach = options.dilation[d] * (w[2 + i] - 1) + 1, padded = x[2 + i] + 2 * options.padding[d];
-    if (w[2 + i] < 1 || reach > padded)
-      fail(Kind::argument, concat("conv2d: w of sizes ", w, " (dilation ", options.dilation[d],
-                                  ") is larger than x of sizes ", x, " with padding ", options.padding[d]));
-    out[2 + i] = (padded - reach) / options.stride[d] + 1;
+    fail(Kind::argument, concat(o.op, ": x of sizes ", x, " in ", g, " groups does not fit w of sizes ", w));
+  Dims out = Dims::filled(x.size(), 0);
+  out[0] = x[0];
+  out[1] = w[0];
+  for (int i = 2; i < x.size(); ++i) {
+    const auto d = static_cast<std::size_t>(i - 2);
+    const std::int64_t reach = size_of_sum(o.op, o.dilation[d], w[i] - 1, 1),
+                       padded = size_of_sum(o.op, 2, o.padding[d], x[i]);
+    if (w[i] < 1 || reach > padded)
+      fail(Kind::argument, concat(o.op, ": w of sizes ", w, " (dilation ", o.dilation[d],
+                                  ") is larger than x of sizes ", x, " with padding ", o.padding[d]));
+    out[i] = (padded - reach) / o.stride[d] + 1;
   }
   return out;
+}
+
+Dims conv2d_output_sizes(const Dims& x, const Dims& w, const Conv2dOptions& o) {
+  return conv_output_sizes(
+      x, w, {.op = "conv2d", .stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups});
 }
 
 void conv2d_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bias,
@@ -172,32 +185,45 @@ void conv2d_backward_weight(const Context& ctx, View dw, View db, ConstView dy, 
   throw_not_built("conv2d_backward", ctx.device);
 }
 
-Dims conv_transpose2d_output_sizes(const Dims& x, const Dims& w, const ConvTranspose2dOptions& options) {
-  check_options("conv_transpose2d", options);
-  if (x.size() != 4 || w.size() != 4)
-    fail(Kind::argument,
-         concat("conv_transpose2d: x has sizes ", x, " and w ", w, ", wanted [N, C, H, W] and [C, K/groups, R, S]"));
-  const std::int64_t g = options.groups;
-  if (x[1] != w[0]) fail(Kind::argument, concat("conv_transpose2d: x of sizes ", x, " does not fit w of sizes ", w));
+Dims conv_transpose_output_sizes(const Dims& x, const Dims& w, const ConvSizing& o) {
+  check_sizing(o);
+  check_ranks(x, w, o, "C, K/groups");
+  const std::int64_t g = o.groups;
+  if (x[1] != w[0]) fail(Kind::argument, concat(o.op, ": x of sizes ", x, " does not fit w of sizes ", w));
   if (w[0] % g != 0 || w[1] < 1)
     fail(Kind::argument,
-         concat("conv_transpose2d: groups ", g, " does not divide ", w[0], " input channels into w of sizes ", w));
-  Dims out{x[0], w[1] * g, 0, 0};
-  for (int i = 0; i < 2; ++i) {
-    const auto d = static_cast<std::size_t>(i);
-    const std::int64_t more = options.output_padding[d];
-    if (more < 0 || (more >= options.stride[d] && more >= options.dilation[d]))
-      fail(Kind::argument, concat("conv_transpose2d: output_padding ", more, " is not in [0, ",
-                                  std::max(options.stride[d], options.dilation[d]), "), below stride or dilation"));
-    if (x[2 + i] < 1 || w[2 + i] < 1)
-      fail(Kind::argument, concat("conv_transpose2d: x of sizes ", x, " or w of sizes ", w, " has no pixels"));
-    out[2 + i] =
-        (x[2 + i] - 1) * options.stride[d] - 2 * options.padding[d] + options.dilation[d] * (w[2 + i] - 1) + more + 1;
-    if (out[2 + i] < 1)
-      fail(Kind::argument, concat("conv_transpose2d: padding ", options.padding[d], " leaves nothing of x of sizes ", x,
-                                  " under w of sizes ", w));
+         concat(o.op, ": groups ", g, " does not divide ", w[0], " input channels into w of sizes ", w));
+  Dims out = Dims::filled(x.size(), 0);
+  out[0] = x[0];
+  out[1] = size_of_sum(o.op, w[1], g, 0);
+  for (int i = 2; i < x.size(); ++i) {
+    const auto d = static_cast<std::size_t>(i - 2);
+    const std::int64_t more = o.output_padding[d];
+    if (more < 0 || (more >= o.stride[d] && more >= o.dilation[d]))
+      fail(Kind::argument, concat(o.op, ": output_padding ", more, " is not in [0, ",
+                                  std::max(o.stride[d], o.dilation[d]), "), below stride or dilation"));
+    if (x[i] < 1 || w[i] < 1)
+      fail(Kind::argument, concat(o.op, ": x of sizes ", x, " or w of sizes ", w, " has no pixels"));
+    // Before the padding is cut off: it too must be a size, since the convolution turned round has it as its input.
+    std::int64_t whole = size_of_sum(o.op, x[i] - 1, o.stride[d], 1);
+    whole = size_of_sum(o.op, o.dilation[d], w[i] - 1, whole);
+    out[i] = size_of_sum(o.op, 1, more, whole);
+    if (o.padding[d] > (out[i] - 1) / 2)
+      fail(Kind::argument,
+           concat(o.op, ": padding ", o.padding[d], " leaves nothing of x of sizes ", x, " under w of sizes ", w));
+    out[i] -= 2 * o.padding[d];
   }
   return out;
+}
+
+Dims conv_transpose2d_output_sizes(const Dims& x, const Dims& w, const ConvTranspose2dOptions& o) {
+  return conv_transpose_output_sizes(x, w,
+                                     {.op = "conv_transpose2d",
+                                      .stride = o.stride,
+                                      .padding = o.padding,
+                                      .dilation = o.dilation,
+                                      .output_padding = o.output_padding,
+                                      .groups = o.groups});
 }
 
 void conv_transpose2d_forward(const Context& ctx, View y, ConstView x, ConstView w, ConstView bias,

@@ -24,21 +24,23 @@ void check_reach(const char* op, const ConstView& index, const char* name, const
 
 }  // namespace
 
-void gather(const Context& ctx, View out, ConstView x, ConstView index, int dim) {
-  check_given("gather", ctx, "x", x);
-  const int d = check_dim("gather", dim, x.rank());
-  check_index("gather", ctx, "index", index);
-  check_reach("gather", index, "x", x.sizes, d);
-  check_given("gather", ctx, "out", out);
-  check_dtype("gather", "out", out, x.dtype);
-  check_sizes("gather", "out", out, index.sizes);
-  check_writable("gather", "out", out);
+void gather(const Context& ctx, View out, ConstView x, ConstView index, int dim, const IndexSource& source) {
+  const char* const op = source.op;
+  check_given(op, ctx, "x", x);
+  const int d = check_dim(op, dim, x.rank());
+  check_index(op, ctx, "index", index);
+  check_optional(op, ctx, "index", source.given);
+  check_reach(op, index, "x", x.sizes, d);
+  check_given(op, ctx, "out", out);
+  check_dtype(op, "out", out, x.dtype);
+  check_sizes(op, "out", out, index.sizes);
+  check_writable(op, "out", out);
   switch (ctx.device.kind) {
-    case DeviceKind::cpu: return cpu::gather(ctx, out, x, index, d);
+    case DeviceKind::cpu: return cpu::gather(ctx, out, x, index, d, source);
     case DeviceKind::cuda:
-      if constexpr (has_cuda) return cuda::gather(ctx, out, x, index, d);
+      if constexpr (has_cuda) return cuda::gather(ctx, out, x, index, d, source);
   }
-  throw_not_built("gather", ctx.device);
+  throw_not_built(op, ctx.device);
 }
 
 void scatter_add(const Context& ctx, View out, ConstView base, ConstView src, ConstView index, int dim,

@@ -44,7 +44,7 @@ struct LossFormula {
       return w * (share(negatives, positive(x)) + share(positives, positive(-x)) + (negatives + positives) * both);
     }
     if constexpr (kKind == LossKind::kl_div) {
-      if constexpr (kLogTarget) return M::exp(t) * (t - x);
+      if constexpr (kLogTarget) return share(M::exp(t), t - x);
       return t == C(0) ? C(0) : t * (M::log(t) - x);
     }
   }
@@ -73,7 +73,7 @@ struct LossFormula {
       return w * (p * (positive(-x) + both) - (positive(x) + both));
     }
     if constexpr (kKind == LossKind::kl_div) {
-      if constexpr (kLogTarget) return M::exp(t) * (t - x + C(1));
+      if constexpr (kLogTarget) return share(M::exp(t), t - x + C(1));
       return t == C(0) ? C(0) : M::log(t) + C(1) - x;
     }
     return -by_x(x, t, w, p);

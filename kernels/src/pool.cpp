@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/kernels/pool.hpp"
 
+#include <algorithm>
 #include <limits>
 
+#include "apex/core/size_arithmetic.hpp"
 #include "checks.hpp"
 #include "pool_impl.hpp"
 
@@ -43,7 +45,7 @@ void check_indices(const char* op, const Context& ctx, const ConstView& indices,
   check_sizes(op, "indices", indices, y.sizes);
   if (!same_strides(indices, y))
     fail(Kind::argument, concat(op, ": indices have strides ", indices.strides, ", the output has ", y.strides));
-  if (x.size(2) * x.size(3) > std::numeric_limits<std::int32_t>::max())
+  if (x.size(2) > std::numeric_limits<std::int32_t>::max() / std::max<std::int64_t>(x.size(3), 1))
     fail(Kind::unsupported,
          concat(op, ": a plane of ", x.size(2), " x ", x.size(3), " is too large for 32-bit indices"));
 }
@@ -62,12 +64,14 @@ Dims pool2d_output_sizes(const Dims& x, const Pool2dOptions& options) {
   Dims out{x[0], x[1], 0, 0};
   for (int i = 0; i < 2; ++i) {
     const auto d = static_cast<std::size_t>(i);
-    const std::int64_t room = x[2 + i] + 2 * options.padding[d] - options.kernel[d], stride = options.stride[d];
+    const std::int64_t padded = size_of_sum("pool2d", 2, options.padding[d], x[2 + i]);
+    const std::int64_t room = padded - options.kernel[d], stride = options.stride[d];
     if (room < 0)
       fail(Kind::argument, concat("pool2d: kernel ", options.kernel[d], " is larger than x of sizes ", x,
                                   " with padding ", options.padding[d]));
-    out[2 + i] = (room + (options.ceil_mode ? stride - 1 : 0)) / stride + 1;
-    if ((out[2 + i] - 1) * stride >= x[2 + i] + options.padding[d]) --out[2 + i];
+    out[2 + i] = room / stride + (options.ceil_mode && room % stride != 0 ? 1 : 0) + 1;
+    // The last window starts at (out - 1) * stride, which ceil_mode may have put beyond int64.
+    if (out[2 + i] - 1 > (x[2 + i] + options.padding[d] - 1) / stride) --out[2 + i];
   }
   return out;
 }

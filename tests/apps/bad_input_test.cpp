@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Bad input at two ranks: one clear line, the right exit code, within ten seconds, nothing lost.
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <cmath>
@@ -86,6 +87,45 @@ TEST(BadInput, DataSets) {
   expect_end(on(folder.path() / "nothing.h5", ck), 3, {"nothing.h5"});
 }
 
+/// What a folder has and nobody reads is named once, and trained without; a class of nothing else is an empty one.
+TEST(BadInput, PicturesOfOtherFormats) {
+  const TemporaryFolder folder;
+  good_folder(folder.path() / "mixed");
+  put(folder.path() / "mixed" / "train" / "cat" / "a.webp", picture());
+  put(folder.path() / "mixed" / "val" / "dog" / "b.GIF", picture());
+  TrainRun run(2, on(folder.path() / "mixed", folder.path() / "ck"));
+  EXPECT_EQ(run.finish(30).code(), 0) << run.output();
+  EXPECT_TRUE(run.says("rank 0: ") && run.says("are left out: 1 .gif, 1 .webp;")) << run.output();
+  EXPECT_EQ(error_lines(run.output()), 1) << run.output();
+  put(folder.path() / "mixed" / "train" / "emu" / "c.webp", picture());
+  expect_end(on(folder.path() / "mixed", folder.path() / "ck2"), 3, {"emu", "only 1 .webp"});
+}
+
+/// A start that fails makes no folder, or takes back the one it has made; it says why once, whoever found out.
+TEST(BadInput, FailedStartsLeaveNothingBehind) {
+  const TemporaryFolder folder;
+  const auto ck = folder.path() / "runs" / "new";
+  const std::vector<std::string> sizes = {"--synthetic-size", "16", "-b", "4", "--epochs", "1"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), sizes.begin(), sizes.end());
+    return tiny(ck, more);
+  };
+  for (const int ranks : {1, 3}) {
+    expect_end(on(folder.path() / "nowhere", ck), 3, {"nowhere"}, ranks);
+    expect_end(with({"--accumulate", "50"}), 3, {"fewer than --accumulate 50"}, ranks);
+    expect_end(with({"--pretrained", (folder.path() / "none.h5").string()}), 3, {"none.h5"}, ranks);
+    expect_end(with({"--val-split", "0.5"}), 2, {"val_split"}, ranks);
+    EXPECT_FALSE(fs::exists(folder.path() / "runs")) << ranks << " ranks";
+  }
+  // A folder that was there before, or that has something in it, stays.
+  fs::create_directories(ck);
+  expect_end(with({"--accumulate", "50"}), 3, {"--accumulate"});
+  EXPECT_TRUE(fs::is_empty(ck));
+  good_folder(folder.path() / "no_val");
+  fs::remove_all(folder.path() / "no_val" / "val");
+  expect_end(on(folder.path() / "no_val", folder.path() / "other", {"-e"}), 3, {"validation part"}, 3);
+}
+
 TEST(BadInput, BadSamplesCanBePassedOver) {
   const TemporaryFolder folder;
   good_folder(folder.path() / "zero");
@@ -165,6 +205,90 @@ TEST(CommandLine, HelpAndArchsNeedNoMpi) {
   EXPECT_EQ(archs.exit_code(), 0);
   for (const char* word : {"resnet18\n", "resnet20\n", "resnet50\n"})
     EXPECT_NE(archs.output().find(word), std::string::npos) << word;
+}
+
+TEST(CommandLine, TheVersionAndAFullDevice) {
+  Subprocess version({APEX_IMAGENET_TRAIN, "--version"});
+  ASSERT_TRUE(version.finish(kLimit));
+  EXPECT_EQ(version.exit_code(), 0);
+  EXPECT_TRUE(version.output().starts_with("imagenet_train ")) << version.output();
+  for (const char* option : {"--version", "--help", "--list-archs"}) {
+    Subprocess full({"sh", "-c", concat(APEX_IMAGENET_TRAIN, ' ', option, " >/dev/full")});
+    ASSERT_TRUE(full.finish(kLimit));
+    EXPECT_EQ(full.exit_code(), exit_code::kMemory) << full.output();
+    EXPECT_EQ(error_lines(full.output()), 1) << full.output();
+  }
+}
+
+/// One rank of a job is asked for its help: all end well, and it is printed once. So it is when all are asked.
+TEST(CommandLine, HelpOfOneRankEndsTheJobInOrder) {
+  const TemporaryFolder folder;
+  const auto ck = folder.path() / "ck";
+  auto training = tiny(ck, {"--synthetic-size", "16", "-b", "4", "--epochs", "1", "--device", "cpu"});
+  training.insert(training.begin(), APEX_IMAGENET_TRAIN);
+  const std::vector<std::string> asked = {APEX_IMAGENET_TRAIN, "--help"};
+  for (const auto& parts : std::vector<std::vector<std::vector<std::string>>>{
+           {asked, training}, {training, asked}, {asked, asked}, {training, {APEX_IMAGENET_TRAIN, "--version"}}}) {
+    std::vector<std::string> command = {APEX_MPIEXEC};
+    for (const auto& part : parts) {
+      if (command.size() > 1) command.emplace_back(":");
+      command.insert(command.end(), {"-n", "1"});
+      command.insert(command.end(), part.begin(), part.end());
+    }
+    Subprocess run(command);
+    ASSERT_TRUE(run.finish(kLimit)) << run.output();
+    EXPECT_EQ(run.exit_code(), 0) << run.output();
+    const std::string words = parts[1].back() == "--version" ? "imagenet_train " : "Usage: imagenet_train";
+    const auto first = run.output().find(words);
+    EXPECT_NE(first, std::string::npos) << run.output();
+    EXPECT_EQ(first, run.output().rfind(words)) << "printed twice";
+    EXPECT_EQ(run.output().find("rank(s) on"), std::string::npos) << "nobody trained: " << run.output();
+    EXPECT_FALSE(fs::exists(ck));
+  }
+}
+
+/// An evaluation leaves the directory of a training run alone, and needs none that it can write to.
+TEST(CommandLine, EvaluationWritesOnlyWhereNobodyElseDoes) {
+  const TemporaryFolder folder;
+  const auto ck = folder.path() / "ck", model = folder.path() / "model";
+  const std::vector<std::string> sizes = {"--synthetic-size", "64", "-b", "4", "--epochs", "100"};
+  const auto with = [&](const fs::path& directory, std::vector<std::string> more) {
+    more.insert(more.end(), sizes.begin(), sizes.end());
+    return tiny(directory, more);
+  };
+  TrainRun good(1, with(model, {"--max-steps", "1"}));
+  ASSERT_EQ(good.finish().code(), 0) << good.output();
+  const auto evaluation = [&](const fs::path& directory, std::vector<std::string> more = {}) {
+    // -e takes no --max-steps, so the model comes from a file
+    more.insert(more.end(), {"-e", "--pretrained", newest(model).string()});
+    return with(directory, more);
+  };
+  TrainRun training(2, with(ck, {"--resume", "auto"}), {"APEX_READ_DELAY_MS=100"});
+  ASSERT_TRUE(training.reaches_step(ck / "metrics.jsonl", 1)) << training.output();
+  TrainRun beside(2, evaluation(ck));
+  EXPECT_EQ(beside.finish().code(), 0) << beside.output();
+  EXPECT_TRUE(beside.says(" * Prec@1") && beside.says("no record of this evaluation") &&
+              beside.says("in use by another"))
+      << beside.output();
+  EXPECT_EQ(error_lines(beside.output()), 1) << beside.output();
+  training.signal(SIGUSR1);
+  EXPECT_EQ(training.finish().code(), 99) << training.output();
+  const auto evaluations = [&] {  // those of the training come after a step
+    const auto all = records(ck / "metrics.jsonl", "validate");
+    return std::count_if(all.begin(), all.end(), [](const auto& r) { return r["step"] == 0; });
+  };
+  EXPECT_EQ(evaluations(), 0);
+  TrainRun after(2, evaluation(ck));
+  EXPECT_EQ(after.finish().code(), 0) << after.output();
+  EXPECT_EQ(evaluations(), 1);
+  EXPECT_FALSE(fs::exists(ck / "LOCK"));
+  TrainRun nowhere(2, evaluation("/proc/nowhere"));
+  EXPECT_EQ(nowhere.finish().code(), 0) << nowhere.output();
+  EXPECT_TRUE(nowhere.says(" * Prec@1") && nowhere.says("no record of this evaluation")) << nowhere.output();
+  const auto own = folder.path() / "own" / "metrics.jsonl";
+  TrainRun elsewhere(1, evaluation("/proc/nowhere", {"--metrics", own.string()}));
+  EXPECT_EQ(elsewhere.finish().code(), 0) << elsewhere.output();
+  EXPECT_EQ(records(own, "validate").size(), 1u);
 }
 
 TEST(CommandLine, EvaluateAndPretrained) {

@@ -31,6 +31,31 @@ std::map<std::string, std::set<std::string>> rows_of(const std::string& text) {
   return rows;
 }
 
+TEST(BenchProgram, SaysItsVersionAndWhenNobodyCanReadIt) {
+  Subprocess version({APEX_BENCH, "--version"});
+  ASSERT_TRUE(version.finish(60));
+  EXPECT_EQ(version.exit_code(), 0);
+  EXPECT_TRUE(version.output().starts_with("apex_bench ")) << version.output();
+  for (const std::string words : {"--version", "--help", "ops --help"}) {
+    Subprocess full({"sh", "-c", std::string(APEX_BENCH) + ' ' + words + " >/dev/full"});
+    ASSERT_TRUE(full.finish(60));
+    EXPECT_EQ(full.exit_code(), 6) << words;
+  }
+}
+
+/// A part that runs with others ends with them when one rank is asked for its help.
+TEST(BenchProgram, HelpOfOneRankEndsTheJobInOrder) {
+  for (const std::string part : {"step", "collectives"}) {
+    Subprocess run(
+        {APEX_MPIEXEC, "-n", "1", APEX_BENCH, part, "--device", "cpu", ":", "-n", "1", APEX_BENCH, part, "--help"});
+    ASSERT_TRUE(run.finish(60)) << run.output();
+    EXPECT_EQ(run.exit_code(), 0) << run.output();
+    const auto usage = run.output().find("Usage: apex_bench " + part);
+    EXPECT_NE(usage, std::string::npos) << run.output();
+    EXPECT_EQ(usage, run.output().rfind("Usage: apex_bench " + part)) << run.output();
+  }
+}
+
 TEST(BenchRows, EveryOpOfTheTableHasOne) {
   Subprocess process({APEX_BENCH, "ops", "--list", "--device", "cpu"});
   ASSERT_TRUE(process.finish(60));

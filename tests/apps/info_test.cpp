@@ -6,6 +6,7 @@
 #include <string>
 
 #include "apex/core/device.hpp"
+#include "apex/core/error.hpp"
 #include "apex/train/prefetch.hpp"
 #include "support/subprocess.hpp"
 #ifdef APEX_HAS_CUDA
@@ -62,6 +63,26 @@ TEST(ApexInfo, NamesEveryDevice) {
 TEST(ApexInfo, RefusesWhatItDoesNotKnow) {
   EXPECT_NE(output_of({APEX_INFO, "--gpus"}, 2).find("--gpus"), std::string::npos);
   EXPECT_NE(output_of({APEX_INFO, "--help"}).find("--no-mpi"), std::string::npos);
+  EXPECT_EQ(output_of({APEX_INFO, "--version"}), std::string("apex_info ") + APEX_INFO_VERSION + " (apex)\n");
+}
+
+TEST(ApexInfo, HelpOfOneRankEndsTheJobInOrder) {
+  for (const bool first : {true, false}) {
+    const std::vector<std::string> asked = {"-n", "1", APEX_INFO, "--help"}, plain = {"-n", "1", APEX_INFO};
+    std::vector<std::string> command = {APEX_MPIEXEC};
+    command.insert(command.end(), first ? asked.begin() : plain.begin(), first ? asked.end() : plain.end());
+    command.emplace_back(":");
+    command.insert(command.end(), first ? plain.begin() : asked.begin(), first ? plain.end() : asked.end());
+    const auto text = output_of(command);
+    EXPECT_NE(text.find("apex_info [--no-mpi]"), std::string::npos) << text;
+    EXPECT_EQ(text.find("versions\n"), std::string::npos) << text;
+  }
+}
+
+TEST(ApexInfo, AnOutputThatCannotBeWrittenIsAnError) {
+  for (const char* option : {"--no-mpi", "--help", "--version"})
+    output_of({"sh", "-c", std::string(APEX_INFO) + ' ' + option + " >/dev/full"}, exit_code::kMemory);
+  output_of({"sh", "-c", std::string(APEX_INFO) + " --no-mpi >&-"});
 }
 
 }  // namespace

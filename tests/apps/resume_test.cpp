@@ -264,6 +264,106 @@ TEST(Resume, FollowsTheOptionsOfTheRunForMomentumAndDecay) {
   EXPECT_EQ(std::get<bool>(group.at("nesterov")), true);
 }
 
+/// A run that is over already says so, in one line, and ends well.
+TEST(Resume, WhatIsDoneIsSaidToBeDone) {
+  const TemporaryFolder folder;
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--synthetic-size", "48", "-b", "6", "-j", "1", "--resume", "auto"});
+    return tiny(folder.path() / "ck", more);
+  };
+  TrainRun first(2, run({"--epochs", "2", "--max-steps", "3"}));
+  ASSERT_EQ(first.finish().code(), 0) << first.output();
+  EXPECT_FALSE(first.says("nothing left")) << first.output();
+  TrainRun steps(2, run({"--epochs", "2", "--max-steps", "3"}));
+  EXPECT_EQ(steps.finish().code(), 0) << steps.output();
+  EXPECT_EQ(count_of(steps.output(), "=> nothing left to train: step 3 of --max-steps 3 is done"), 1) << steps.output();
+  TrainRun rest(2, run({"--epochs", "2"}));
+  ASSERT_EQ(rest.finish().code(), 0) << rest.output();
+  EXPECT_FALSE(rest.says("nothing left")) << rest.output();
+  TrainRun epochs(2, run({"--epochs", "2"}));
+  EXPECT_EQ(epochs.finish().code(), 0) << epochs.output();
+  EXPECT_EQ(count_of(epochs.output(), "=> nothing left to train: 2 of --epochs 2 are done"), 1) << epochs.output();
+}
+
+/// Options that shape the training and are not as they were are named, each once; /config says what was in force.
+TEST(Resume, NamesTheOptionsThatHaveChanged) {
+  const TemporaryFolder folder;
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--synthetic-size", "48", "-j", "1", "--resume", "auto"});
+    return tiny(folder.path() / "ck", more);
+  };
+  TrainRun first(2, run({"-b", "6", "--max-steps", "2"}));
+  ASSERT_EQ(first.finish().code(), 0) << first.output();
+  TrainRun same(2, run({"-b", "6", "--max-steps", "3"}));
+  ASSERT_EQ(same.finish().code(), 0) << same.output();
+  EXPECT_FALSE(same.says(" here, not ")) << same.output();
+  TrainRun second(2, run({"-b", "6", "--max-steps", "4", "--dtype", "bf16", "--freeze-bn", "--label-smoothing", "0.1",
+                          "--accumulate", "2", "--augment", "small"}));
+  ASSERT_EQ(second.finish().code(), 0) << second.output();
+  for (const char* words :
+       {"dtype is bf16 here, not f32 as in", "freeze-bn is true here, not false", "label-smoothing is 0.1 here, not 0 ",
+        "accumulate is 2 here, not 1", "batch-size is 3 here, not 6 as in", "augment is small here, not auto"})
+    EXPECT_EQ(count_of(second.output(), words), 1) << words << " in: " << second.output();
+  const io::CheckpointFile file(newest(folder.path() / "ck"));
+  const auto& config = file.attributes("config");
+  EXPECT_EQ(std::get<std::string>(config.at("batch-size")), "3  (kept from the checkpoint)");
+  EXPECT_EQ(std::get<std::string>(config.at("accumulate")), "2  (command line)");
+  // Groups of parameters that do not fit are refused; the option that made them is named.
+  TrainRun third(2, run({"-b", "6", "--dtype", "bf16", "--no-norm-decay"}));
+  EXPECT_EQ(third.finish(30).code(), 3) << third.output();
+  EXPECT_EQ(count_of(third.output(), "no-norm-decay is true here, not false"), 1) << third.output();
+  TrainRun fourth(1, {"synthetic",
+                      "--arch",
+                      "resnet20",
+                      "--image-size",
+                      "12",
+                      "--channels",
+                      "1",
+                      "--synthetic-size",
+                      "48",
+                      "-b",
+                      "12",
+                      "--checkpoint-dir",
+                      (folder.path() / "ck").string(),
+                      "--lr-schedule",
+                      "one-cycle",
+                      "--resume",
+                      "auto",
+                      "--max-steps",
+                      "5",
+                      "--dtype",
+                      "bf16"});
+  fourth.finish(60);
+  EXPECT_EQ(count_of(fourth.output(), "image-size is 12 here, not 8"), 1) << fourth.output();
+}
+
+/// A job that starts from a folder whose own run goes on there, and is requeued: it continues its own checkpoints,
+/// also when the folder has newer ones by then, or is gone.
+TEST(Resume, ARequeuedRunThatBeganFromAFolderGoesOn) {
+  const TemporaryFolder folder;
+  const auto source = folder.path() / "source", own = folder.path() / "job";
+  const auto arguments = [&](const fs::path& directory, const std::string& from, const char* until) {
+    return tiny(directory, {"--synthetic-size", "96", "-b", "6", "--epochs", "2", "-j", "1", "--resume", from,
+                            "--max-steps", until});
+  };
+  TrainRun first(2, arguments(source, "auto", "2"));
+  ASSERT_EQ(first.finish().code(), 0) << first.output();
+  TrainRun job(2, arguments(own, source.string(), "5"));
+  ASSERT_EQ(job.finish().code(), 0) << job.output();
+  TrainRun more(2, arguments(source, "auto", "9"));  // goes on where the job began
+  ASSERT_EQ(more.finish().code(), 0) << more.output();
+  TrainRun again(2, arguments(own, source.string(), "6"));
+  ASSERT_EQ(again.finish().code(), 0) << again.output();
+  EXPECT_TRUE(again.says("it continues from '" + (own / "step_00000005.h5").string())) << again.output();
+  EXPECT_EQ(io::CheckpointFile(newest(own)).step(), 6);
+  fs::remove_all(source);
+  TrainRun last(2, arguments(own, source.string(), "7"));
+  ASSERT_EQ(last.finish().code(), 0) << last.output();
+  EXPECT_EQ(io::CheckpointFile(newest(own)).step(), 7);
+  TrainRun other(2, arguments(own, (folder.path() / "elsewhere").string(), "8"));  // not what it was started with
+  EXPECT_EQ(other.finish(30).code(), 3) << other.output();
+}
+
 /// A job that starts from a file and is requeued goes on from its own newest checkpoint, with the same command.
 TEST(Resume, ARequeuedRunThatBeganFromAFileGoesOn) {
   const TemporaryFolder folder;

@@ -37,10 +37,10 @@ exit "${SCONTROL:-0}"
 X
 chmod +x "$folder"/bin/*
 
-run() {  # SCRIPT, with CODE and others in the environment: sets $status and $log
+run() {  # SCRIPT ARGUMENT..., with CODE and others in the environment: sets $status and $log
   rm -f "$folder"/log*
   PATH=$folder/bin:$PATH LOG=$folder/log SLURM_JOB_ID=17 SLURM_NTASKS=4 SLURM_CPUS_PER_TASK=3 \
-    bash "$root/slurm/$1" '/data/image net' --arch resnet50 >"$folder/out" 2>&1
+    bash "$root/slurm/$1" '/data/image net' --arch resnet50 "${@:2}" >"$folder/out" 2>&1
   status=$?
   log=$(cat "$folder/log")
 }
@@ -74,6 +74,22 @@ for script in imagenet_train.sbatch imagenet_train_mpirun.sbatch; do
   wants 'scontrol requeue 17'
   wants 'resume=/old'
   wants '/opt/train /data'
+  # An option comes before the environment, however it is written.
+  for words in '--requeue-exit-code 51' '--requeue-exit-code=51' '--requeue_exit_code 51' '--requeue-exit_code=51 -b 9'; do
+    # shellcheck disable=SC2086
+    CODE=51 APEX_OPT_REQUEUE_EXIT_CODE=50 run "$script" $words
+    ends_with 0
+    wants 'scontrol requeue 17'
+    # shellcheck disable=SC2086
+    CODE=50 APEX_OPT_REQUEUE_EXIT_CODE=50 run "$script" $words
+    ends_with 50
+    refuses scontrol
+  done
+  CODE=2 run "$script" --requeue-exit-code
+  ends_with 2
+  CODE=2 run "$script" --requeue-exit-code many
+  ends_with 2
+  refuses scontrol
 done
 script=imagenet_train.sbatch
 CODE=0 run "$script"

@@ -164,7 +164,29 @@ TEST_F(Tool, VerifyNamesWhatIsDamaged) {
   const auto text = tool({"verify", two, one});
   EXPECT_EQ(text.code, exit_code::kDamaged);
   EXPECT_TRUE(text.has("dataset '/") && text.has("ok       " + one.string())) << text.output;
-  EXPECT_EQ(tool({"verify", one, directory / "none.h5"}).code, exit_code::kData);
+  const auto missing = tool({"verify", one, directory / "none.h5"});
+  EXPECT_EQ(missing.code, exit_code::kData);
+  EXPECT_TRUE(missing.has("MISSING  " + (directory / "none.h5").string()) && !missing.has("DAMAGED")) << missing.output;
+}
+
+/// Of a directory show takes what a resume would take; of a file it shows what it reads.
+TEST_F(Tool, ShowsTheNewestGoodOneOfADirectory) {
+  save(1, tree());
+  const auto two = save(2, tree());
+  EXPECT_EQ(document({"show", directory, "--json"}, 0)["step"], 2);
+  flip(two, 1);
+  const auto page = tool({"show", directory});
+  EXPECT_EQ(page.code, 0) << page.output;
+  EXPECT_TRUE(page.has("step = 1") && page.has("taking the older")) << page.output;
+  EXPECT_TRUE(tool({"show", two}).has("step = 2"));
+  flip(save(1, tree(0.5)), 1);
+  EXPECT_EQ(tool({"show", directory}).code, exit_code::kDamaged);
+}
+
+TEST_F(Tool, SaysItsVersion) {
+  const auto said = tool({"--version"});
+  EXPECT_EQ(said.code, 0);
+  EXPECT_TRUE(said.output.starts_with("apex_ckpt ")) << said.output;
 }
 
 TEST_F(Tool, DiffFindsEveryKindOfDifference) {

@@ -62,6 +62,24 @@ TEST_F(Folder, SortsClassesAndFilesByName) {
   expect_error(Kind::argument, {"sample 5"}, [&] { data.load(5); });
 }
 
+/// Pictures of formats that are not read are counted and named, in both parts; other files are nobody's sample.
+TEST_F(Folder, CountsThePicturesItLeavesOut) {
+  for (const char* name : {"train/a/1.png", "train/b/2.jpg", "val/a/3.png", "val/b/4.png"}) picture(name);
+  EXPECT_EQ(open_dataset(root()).warning, "");
+  for (const char* name : {"train/a/x.webp", "train/a/deep/y.WEBP", "train/b/z.gif", "val/b/w.bmp", "val/b/v.tiff"})
+    test::write_text(root() / name, "of another format");
+  for (const char* name : {"train/a/notes.txt", "train/b/.hidden.webp", "train/b/list.json"})
+    test::write_text(root() / name, "no picture");
+  EXPECT_EQ(ImageFolder(root() / "train").left_out(), (std::map<std::string, std::int64_t>{{".gif", 1}, {".webp", 2}}));
+  const DatasetPair pair = open_dataset(root());
+  EXPECT_NE(pair.warning.find(root().string()), std::string::npos) << pair.warning;
+  EXPECT_NE(pair.warning.find("left out: 1 .bmp, 1 .gif, 1 .tiff, 2 .webp;"), std::string::npos) << pair.warning;
+  EXPECT_EQ(pair.train->size(), 2);
+  test::write_text(root() / "train/c/only.webp", "of another format");
+  expect_error(Kind::data, {"class folder", "train/c", "has no .jpg", "only 1 .webp", "convert"},
+               [&] { open_dataset(root()); });
+}
+
 TEST_F(Folder, FollowsLinksButNotInCircles) {
   picture("elsewhere/real.png", 9);
   picture("data/a/1.png", 1);

@@ -66,6 +66,25 @@ TEST_F(PackImages, OptionsReachThePack) {
   EXPECT_FALSE(PackedDataset(out(), "train").fixed_size());
 }
 
+TEST_F(PackImages, NamesWhatItLeavesOut) {
+  test::write_text(fs::path(in()) / "odd" / "a.webp", "of another format");
+  test::write_text(fs::path(in()) / "even" / "b.gif", "of another format");
+  const Ended ended = pack_images({in(), out()});
+  EXPECT_EQ(ended.code, 0) << ended.output;
+  EXPECT_NE(ended.output.find("1 .gif, 1 .webp"), std::string::npos) << ended.output;
+}
+
+TEST_F(PackImages, SaysItsVersionUnlessNobodyCanReadIt) {
+  const Ended ended = pack_images({"--version"});
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_TRUE(ended.output.starts_with("pack_images ")) << ended.output;
+  for (const char* option : {"--version", "--help"}) {
+    test::Subprocess full({"sh", "-c", concat(APEX_PACK_IMAGES, ' ', option, " >/dev/full")});
+    ASSERT_TRUE(full.finish(60));
+    EXPECT_EQ(full.exit_code(), exit_code::kMemory) << full.output();
+  }
+}
+
 TEST_F(PackImages, HelpNeedsNothingElse) {
   const Ended ended = pack_images({"--help"});
   EXPECT_EQ(ended.code, 0);

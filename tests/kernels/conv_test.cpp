@@ -320,6 +320,18 @@ TEST(Conv2d, OutputSizes) {
   EXPECT_EQ(
       kernels::conv2d_output_sizes({1, 4, 9, 10}, {8, 2, 3, 3}, {.stride = {2, 3}, .dilation = {2, 1}, .groups = 2}),
       (Dims{1, 8, 3, 3}));
+  constexpr std::int64_t kHalf = std::int64_t{1} << 62;
+  const Dims x{1, 1, 4, 4}, w{1, 1, 3, 3};
+  EXPECT_TRUE(throws(Kind::argument, "conv2d: a size of 2 * 4611686018427387904 + 4 is more", [&] {
+    kernels::conv2d_output_sizes(x, w, {.padding = {0, kHalf}});
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "conv2d: a size of", [&] {
+    kernels::conv2d_output_sizes(x, w, {.dilation = {kHalf, 1}});
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "conv2d: a size of", [&] {
+    kernels::conv2d_output_sizes({0, 1, kHalf, 4}, w, {.padding = {kHalf / 2, 0}});
+  }));
+  EXPECT_EQ(kernels::conv2d_output_sizes(x, w, {.stride = {kHalf, 1}, .padding = {kHalf / 2, 0}}), (Dims{1, 1, 2, 2}));
 }
 
 TEST(Conv2d, BadArguments) {

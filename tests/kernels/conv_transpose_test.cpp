@@ -198,6 +198,18 @@ TEST(ConvTranspose2d, OutputSizes) {
                 {2, 8, 4, 5}, {8, 2, 3, 4},
                 {.stride = {2, 3}, .padding = {1, 0}, .output_padding = {1, 0}, .dilation = {2, 1}, .groups = 4}),
             (Dims{2, 8, 10, 16}));
+  constexpr std::int64_t kHalf = std::int64_t{1} << 62;
+  const Dims x{1, 1, 4, 4}, w{1, 1, 3, 3};
+  for (const ConvTranspose2dOptions& o :
+       {ConvTranspose2dOptions{.stride = {kHalf, 1}}, ConvTranspose2dOptions{.dilation = {1, kHalf}}})
+    EXPECT_TRUE(throws(Kind::argument, "conv_transpose2d: a size of",
+                       [&] { kernels::conv_transpose2d_output_sizes(x, w, o); }));
+  EXPECT_TRUE(throws(Kind::argument, "leaves nothing", [&] {
+    kernels::conv_transpose2d_output_sizes(x, w, {.padding = {kHalf, 0}});
+  }));
+  EXPECT_TRUE(throws(Kind::argument, "conv_transpose2d: a size of", [&] {
+    kernels::conv_transpose2d_output_sizes({0, 4, 1, 1}, {4, kHalf, 1, 1}, {.groups = 4});
+  }));
 }
 
 TEST(ConvTranspose2d, BadArguments) {

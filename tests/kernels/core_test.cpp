@@ -9,6 +9,7 @@
 #include "apex/core/cpu.hpp"
 #include "apex/core/philox.hpp"
 #include "apex/core/simd.hpp"
+#include "apex/core/size_arithmetic.hpp"
 #include "support/tensors.hpp"
 
 namespace apex {
@@ -153,10 +154,22 @@ TEST(Shape, Broadcasting) {
   EXPECT_TRUE(throws(Kind::argument, "does not broadcast", [] { broadcast_strides({3}, {1}, {4}); }));
 }
 
+Tensor zeros_of_one() { return from_values<float>({1}, {0}); }
+
 TEST(Shape, CountsAndLimits) {
   EXPECT_EQ(element_count({}), 1);
   EXPECT_EQ(element_count({3, 0, std::int64_t{1} << 40, std::int64_t{1} << 40}), 0);
   EXPECT_TRUE(throws(Kind::argument, "negative", [] { element_count({2, -1}); }));
+  EXPECT_TRUE(throws(Kind::argument, "negative", [] { element_count({0, -1}); }));
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(size_of_sum("op", 3, 4, -5), 7);
+  EXPECT_EQ(size_of_sum("op", 1, kMost - 1, 1), kMost);
+  EXPECT_TRUE(throws(Kind::argument, "op: a size of 1 * 9223372036854775807 + 1 is more",
+                     [] { size_of_sum("op", 1, kMost, 1); }));
+  EXPECT_TRUE(throws(Kind::argument, "op: a size of 4 * 9223372036854775807 - 9223372036854775808 is more",
+                     [] { size_of_sum("op", 4, kMost, -kMost - 1); }));
+  const Tensor one = zeros_of_one();
+  EXPECT_TRUE(throws(Kind::argument, "from_storage", [&] { views::as_strided(one, {3}, {kMost}, 0); }));
   EXPECT_TRUE(throws(Kind::argument, "int64", [] { element_count({std::int64_t{1} << 40, std::int64_t{1} << 40}); }));
   EXPECT_TRUE(throws(Kind::argument, "at most 8", [] { Dims{1, 1, 1, 1, 1, 1, 1, 1, 1}; }));
 }

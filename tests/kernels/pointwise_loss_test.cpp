@@ -5,6 +5,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "apex/kernels/data_checks.hpp"
 #include "apex/kernels/loss.hpp"
 #include "support/layouts.hpp"
 #include "support/references.hpp"
@@ -196,6 +197,10 @@ TEST(PointwiseLoss, SpecialPoints) {
   EXPECT_TRUE(test::close(dx, {0, 0, 1, 1, -1, nan, 0}, f32));
   std::tie(loss, dx) = run({.kind = LossKind::kl_div}, {-inf, -1, -2}, {0, 0, -1});
   EXPECT_TRUE(test::close(loss, {0, 0, nan}, f32));
+  std::tie(loss, dx) =
+      run({.kind = LossKind::kl_div, .log_target = true}, {-1, -inf, -inf, -1, -2}, {-inf, -inf, 0, nan, -200});
+  EXPECT_TRUE(test::close(loss, {0, 0, inf, nan, 0}, f32));
+  EXPECT_TRUE(test::close(dx, {0, 0, -1, nan, 0}, f32));
   std::tie(loss, dx) = run({.kind = LossKind::l1}, {1, nan, inf}, {1, 0, 0});
   EXPECT_TRUE(test::close(loss, {0, nan, inf}, f32));
   EXPECT_TRUE(test::close(dx, {0, nan, 1}, f32));
@@ -350,11 +355,21 @@ TEST(NllLoss, LabelThatIsNoClass) {
   const auto backward = [&] {
     kernels::nll_loss_backward(test::context(), dx.view(), ones.view(), labels.view(), {}, {}, o);
   };
-  if (!test::on_cuda()) {
-    EXPECT_TRUE(throws(Kind::argument, "label 1 is 4, wanted 0 to 3", forward));
-    EXPECT_TRUE(throws(Kind::argument, "label 1 is 4", backward));
-    return;
-  }
+  const auto expect_fault = [&] {
+    EXPECT_TRUE(throws(Kind::argument, "nll_loss: the label at [1] is 4, wanted 0 to 3 or -100 (ignored)", forward));
+    EXPECT_TRUE(throws(Kind::argument, "nll_loss: the label at [1] is 4", backward));
+    const Tensor planes = test::uniform({2, 4, 3}, DType::f32, test::device(), 1),
+                 each = test::fresh({2, 3}, DType::f32),
+                 several = test::values<std::int64_t>({2, 3}, {0, 1, 2, 3, 0, 7});
+    EXPECT_TRUE(throws(Kind::argument, "nll_loss: the label at [1, 2] is 7", [&] {
+      kernels::nll_loss(test::context(), each.view(), {}, planes.view(), several.view(), {}, o);
+    }));
+  };
+  if (!test::on_cuda()) return expect_fault();
+  const bool checked = kernels::data_checks();
+  kernels::set_data_checks(true);
+  expect_fault();
+  kernels::set_data_checks(checked);
   forward();
   backward();
   const auto l = test::to_f64(losses);

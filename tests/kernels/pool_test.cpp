@@ -243,6 +243,38 @@ TEST(Pool2d, LargestAmongSpecialValues) {
     }
 }
 
+TEST(Pool2d, SizesNearTheEndOfInt64) {
+  constexpr std::int64_t kHalf = std::int64_t{1} << 62, kMost = std::numeric_limits<std::int64_t>::max();
+  const Dims x{1, 1, 4, 4};
+  EXPECT_EQ(kernels::pool2d_output_sizes(x, {.kernel = {2, 2}, .stride = {kMost, kMost}, .ceil_mode = true}),
+            (Dims{1, 1, 1, 1}));
+  EXPECT_TRUE(throws(Kind::argument, "pool2d: a size of 2 * 4611686018427387903 + 4 is more", [&] {
+    kernels::pool2d_output_sizes(x, {.kernel = {kMost, 2}, .stride = {1, 1}, .padding = {kHalf - 1, 0}});
+  }));
+  if (!test::on_cuda()) {  // which has no windows of this size, and says so
+    constexpr std::int64_t kWide = std::int64_t{1} << 40;
+    const Pool2dOptions wide{.kernel = {kWide, kWide}, .stride = {8, 8}, .padding = {kWide / 2, kWide / 2}};
+    const Tensor ones = test::from_function(x, DType::f64, test::device(), [](std::int64_t) { return 1.0; }),
+                 y = make({1, 1, 1, 1}, DType::f64);
+    kernels::avg_pool2d(test::context(), y.view(), ones.view(), wide);
+    EXPECT_EQ(test::to_f64(y)[0], 16.0 / static_cast<double>(kWide) / static_cast<double>(kWide));
+  }
+  // Rounded up where a window begins in x or its left padding, as before.
+  for (std::int64_t size = 1; size < 12; ++size)
+    for (std::int64_t kernel = 1; kernel <= size; ++kernel)
+      for (std::int64_t stride = 1; stride < 5; ++stride)
+        for (std::int64_t padding = 0; padding <= kernel / 2; ++padding) {
+          std::int64_t windows = 1;
+          while (windows * stride < size + padding && (windows - 1) * stride + kernel < size + 2 * padding) ++windows;
+          EXPECT_EQ(kernels::pool2d_output_sizes({1, 1, size, size}, {.kernel = {kernel, kernel},
+                                                                      .stride = {stride, stride},
+                                                                      .padding = {padding, padding},
+                                                                      .ceil_mode = true}),
+                    (Dims{1, 1, windows, windows}))
+              << size << ' ' << kernel << ' ' << stride << ' ' << padding;
+        }
+}
+
 TEST(Pool2d, BadArguments) {
   const Tensor x = make({2, 3, 6, 6}), y = make({2, 3, 3, 3}),
                last = make({2, 3, 3, 3}, DType::f32, test::device(), MemoryFormat::channels_last);

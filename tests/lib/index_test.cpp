@@ -66,6 +66,30 @@ TEST(Join, PadSliceFlipAndRollSayWhatDoesNotFit) {
   expect_values(F::roll(test::from_values<float>({3}, {1, 2, 3}), -1, 0), {2, 3, 1}, 0);
 }
 
+/// An expanded tensor has a size without memory behind it, and an option may be any number.
+TEST(Join, SizesBeyondInt64AreErrors) {
+  constexpr std::int64_t kHalf = std::int64_t{1} << 62, kMost = std::numeric_limits<std::int64_t>::max(),
+                         kLeast = std::numeric_limits<std::int64_t>::min();
+  const Tensor x = test::from_values<float>({3}, {1, 2, 3}), endless = F::expand(test::ones({1}), {kHalf});
+  expect_values(F::slice(x, 0, 0, 3, kMost), {1}, 0);
+  expect_values(F::slice(x, 0, 1, 3, kMost - 1), {2}, 0);
+  EXPECT_EQ(F::slice(endless, 0, 0, kHalf, kMost).sizes(), (Dims{1}));
+  expect_values(F::roll(x, kMost, 0), values(F::roll(x, kMost % 3, 0)), 0);
+  expect_values(F::roll(x, kLeast, 0), values(F::roll(x, kLeast % 3 + 3, 0)), 0);
+  EXPECT_EQ(F::slice(endless, 0, 0, kHalf, kHalf / 2).sizes(), (Dims{2}));
+  expect_error(Kind::argument, "cat: ", [&] { F::cat({endless, endless}); });
+  expect_error(Kind::argument, "int64", [&] { F::stack({endless, endless}); });
+  expect_error(Kind::argument, "pad: ", [&] { F::pad(x, {{kMost, 1}}); });
+  expect_error(Kind::argument, "pad: ", [&] { F::pad(x, {{kMost - 2, 0}}); });
+  expect_error(Kind::argument, "cut more than dimension 0", [&] { F::pad(x, {{kLeast, 0}}); });
+  expect_error(Kind::argument, "cut more than dimension 0", [&] { F::pad(x, {{kLeast, kLeast}}); });
+  expect_error(Kind::argument, "cut more than dimension 0", [&] { F::pad(x, {{-2, kLeast}}); });
+  const Tensor none = test::empty({0, kHalf, 4});
+  expect_error(Kind::argument, "int64", [&] { F::flatten(none, 1, 2); });
+  expect_error(Kind::argument, "int64", [&] { F::reshape(test::empty({0}), {kHalf, 4}); });
+  EXPECT_EQ(F::narrow(none, 1, kHalf - 1, 1).sizes(), (Dims{0, 1, 4}));
+}
+
 TEST(Index, EmbeddingLeavesPaddingRowsAlone) {
   const Tensor weight = leaf(wave({4, 3})), indices = test::from_values<std::int64_t>({2, 3}, {1, 3, 1, 0, 3, 1});
   backward(F::sum(F::embedding(indices, weight, -1)));
@@ -104,11 +128,16 @@ TEST(Index, RepeatedIndicesAreSummedInOneOrder) {
 TEST(Index, WrongIndicesOnTheHostNameTheirPlace) {
   if (test::on_cuda()) return;  // kernels.indexing has what CUDA does
   const Tensor x = wave({2, 3});
-  expect_error(Kind::argument, "the index at [1, 0] is 2, wanted 0 to 1", [&] { F::index_select(x, 0, list({0, 2})); });
-  expect_error(Kind::argument, "the index at [1, 0] is 4, wanted 0 to 1", [&] {
-    F::embedding(test::from_values<std::int64_t>({2, 1}, {0, 4}), x);
+  expect_error(Kind::argument, "index_select: the index at [1] is 2, wanted 0 to 1", [&] {
+    F::index_select(x, 0, list({0, 2}));
   });
-  expect_error(Kind::argument, "the index at [0, 0] is -1, wanted 0 to 2", [&] {
+  expect_error(Kind::argument, "index_select: the index at [2] is 3, wanted 0 to 2", [&] {
+    F::index_select(x, 1, list({0, 1, 3}));
+  });
+  expect_error(Kind::argument, "embedding: the index at [1, 0, 2] is 4, wanted 0 to 1", [&] {
+    F::embedding(test::from_values<std::int64_t>({2, 1, 3}, {0, 1, 0, 1, 0, 4}), x);
+  });
+  expect_error(Kind::argument, "gather: the index at [0, 0] is -1, wanted 0 to 2", [&] {
     F::gather(x, 1, test::from_values<std::int64_t>({1, 1}, {-1}));
   });
   expect_error(Kind::argument, "the label at [2] is 3", [&] { F::one_hot(list({0, 1, 3}), 3); });

@@ -197,6 +197,27 @@ TEST(Convolution, OfSequences) {
   expect_error(Kind::argument, "conv1d", [] { F::conv1d(wave({2, 4, 1, 7}), wave({6, 4, 3})); });
   expect_error(Kind::argument, "conv1d", [] { F::conv1d({}, wave({6, 4, 3})); });
   expect_error(Kind::argument, "conv_transpose1d", [] { F::conv_transpose1d(wave({2, 4, 7}), wave({6, 4})); });
+  // What does not fit is said of the sequence, not of the image of one row it is computed as.
+  const Tensor x = wave({2, 4, 7}), w = wave({6, 4, 3}, 1), up = wave({4, 6, 3}, 1);
+  expect_error(Kind::argument, "conv1d: x of sizes [2, 4, 7] in 1 groups does not fit w of sizes [6, 3, 3]", [&] {
+    F::conv1d(x, wave({6, 3, 3}));
+  });
+  expect_error(Kind::argument, "conv1d: stride 0", [&] { F::conv1d(x, w, {}, {.stride = 0}); });
+  expect_error(Kind::argument, "conv1d: padding -1", [&] { F::conv1d(x, w, {}, {.padding = -1}); });
+  expect_error(Kind::argument, "conv1d: w of sizes [6, 4, 3] (dilation 4)",
+               [&] { F::conv1d(x, w, {}, {.dilation = 4}); });
+  expect_error(Kind::argument, "conv1d: groups 3", [&] { F::conv1d(x, w, {}, {.groups = 3}); });
+  expect_error(Kind::argument, "conv1d: weight is f32", [&] { F::conv1d(x, F::cast(w, DType::f32)); });
+  expect_error(Kind::argument, "conv1d: bias has sizes [5], wanted [6]", [&] { F::conv1d(x, w, wave({5})); });
+  expect_error(Kind::argument, "conv1d: a size of ", [&] { F::conv1d(x, w, {}, {.padding = std::int64_t{1} << 62}); });
+  expect_error(Kind::argument, "conv_transpose1d: output_padding 1",
+               [&] { F::conv_transpose1d(x, up, {}, {.output_padding = 1}); });
+  expect_error(Kind::argument, "conv_transpose1d: x of sizes [2, 4, 7] does not fit w of sizes [6, 4, 3]",
+               [&] { F::conv_transpose1d(x, w); });
+  expect_error(Kind::argument, "conv_transpose1d: bias is f32",
+               [&] { F::conv_transpose1d(x, up, test::ones({6}, DType::f32)); });
+  expect_error(Kind::argument, "conv_transpose1d: a size of ",
+               [&] { F::conv_transpose1d(x, up, {}, {.stride = std::int64_t{1} << 62}); });
 }
 
 TEST(Product, BroadcastGradients) {

@@ -269,6 +269,11 @@ TEST(Layers, ConvAndLinearInitialisation) {
   Conv1d line({.in_channels = 40, .out_channels = 20, .kernel = 5, .groups = 2});
   EXPECT_EQ(line.weight().sizes(), (Dims{20, 20, 5}));
   check(line.weight(), 0.1);
+  ConvTranspose1d longer({.in_channels = 40, .out_channels = 40, .kernel = 5, .groups = 2});
+  EXPECT_EQ(longer.weight().sizes(), (Dims{40, 20, 5}));
+  EXPECT_EQ(longer.bias().sizes(), Dims{40});
+  check(longer.weight(), 0.1);
+  EXPECT_FALSE(ConvTranspose1d({.in_channels = 1, .out_channels = 1, .bias = false}).bias().defined());
 
   const Tensor w = test::empty({64, 32, 3, 3});
   init::kaiming_normal_fan_out(w);
@@ -291,6 +296,10 @@ TEST(Layers, BadOptions) {
   expect_error(Kind::argument, "ConvTranspose2d: 0 to 1", up({.in_channels = 0, .out_channels = 1}));
   expect_error(Kind::argument, "output_padding 2",
                up({.in_channels = 1, .out_channels = 1, .stride = {2, 2}, .output_padding = {0, 2}}));
+  expect_error(Kind::argument, "ConvTranspose1d: output_padding 2",
+               [] { ConvTranspose1d layer({.in_channels = 1, .out_channels = 1, .stride = 2, .output_padding = 2}); });
+  expect_error(Kind::argument, "ConvTranspose1d: 2 groups do not divide 3",
+               [] { ConvTranspose1d layer({.in_channels = 3, .out_channels = 2, .groups = 2}); });
   expect_error(Kind::argument, "Conv1d: stride 0",
                [] { Conv1d layer({.in_channels = 1, .out_channels = 1, .stride = 0}); });
   expect_error(Kind::argument, "features", [] { Linear layer(0, 3); });
@@ -346,6 +355,20 @@ TEST(BatchNorm, WithoutMomentumItAverages) {
   expect_values(bn.num_batches_tracked(), {3}, 0);
   bn.set_momentum(0.5);
   EXPECT_EQ(bn.options().momentum, 0.5);
+}
+
+TEST(BatchNorm, AnEmptyBatchLeavesTheAverageAlone) {
+  BatchNorm1d bn(2, {.momentum = std::nullopt});
+  bn.to(test::device(), DType::f64, MemoryFormat::contiguous);
+  const Tensor x = wave({5, 2});
+  bn.forward(test::empty({0, 2}, DType::f64));
+  bn.forward(x);
+  const auto mean = values(bn.running_mean());
+  bn.forward(test::empty({0, 2}, DType::f64));
+  expect_values(bn.num_batches_tracked(), {1}, 0);
+  bn.forward(x);
+  expect_values(bn.running_mean(), mean, 1e-15);
+  expect_values(bn.num_batches_tracked(), {2}, 0);
 }
 
 TEST(BatchNorm, FrozenUsesRunningStatisticsInTraining) {
@@ -472,6 +495,16 @@ TEST(Layers, ForwardsReachTheirOps) {
   Conv1d line({.in_channels = 2, .out_channels = 3, .kernel = 3, .padding = 1});
   line.to(test::device());
   EXPECT_EQ(line.forward(views::reshape(x, {4, 2, 8})).sizes(), (Dims{4, 3, 8}));
+  ConvTranspose1d longer(
+      {.in_channels = 2, .out_channels = 4, .kernel = 3, .stride = 3, .padding = 1, .output_padding = 2, .groups = 2});
+  longer.to(test::device());
+  EXPECT_EQ(names(longer.named_parameters()), (std::vector<std::string>{"weight", "bias"}));
+  EXPECT_EQ(longer.kind(), "ConvTranspose1d");
+  const Tensor shorter = views::reshape(x, {4, 2, 8});
+  expect_values(longer.forward(shorter),
+                values(functional::conv_transpose1d(shorter, longer.weight(), longer.bias(),
+                                                    {.stride = 3, .padding = 1, .output_padding = 2, .groups = 2})),
+                0);
   EXPECT_TRUE(Identity().forward(x).is_same(x));
   expect_values(ReLU().forward(test::vector_of({-1, 2})), {0, 2}, 0);
   Generator g{3, 0};

@@ -9,6 +9,8 @@
 #include <fstream>
 
 #include "apex/core/device.hpp"
+#include "apex/core/error.hpp"
+#include "apex/core/program.hpp"
 
 namespace apex::train {
 namespace {
@@ -206,6 +208,16 @@ TEST(TrainOptions, LossScaleIsForF16) {
   EXPECT_NE(error_of({"--plan-cache", ""}, true).find("--plan-cache"), std::string::npos);
   EXPECT_NE(error_of({"--plan-cache", "plans.bin", "--device", "cpu"}, true).find("--plan-cache"), std::string::npos);
   EXPECT_EQ(error_of({"--plan-cache", "auto", "--device", "cpu"}, true), "");
+}
+
+TEST(OptionSet, TheVersionComesBeforeEverythingElse) {
+  Parsed p;
+  p.parse({"--version", "--batch-size", "2"});
+  EXPECT_EQ(p.set.text_wanted(), concat("prog ", version(), " (apex)\n"));
+  for (const auto& e : p.set.effective()) EXPECT_NE(e.name, "version");
+  Parsed none;
+  none.parse({"--batch-size", "2"});
+  EXPECT_EQ(none.set.text_wanted(), "");
 }
 
 TEST(OptionSet, HelpListsEveryOption) {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "agreement.hpp"
+#include "apex/core/program.hpp"
 #include "directory.hpp"
 #include "fault.hpp"
 #include "layout.hpp"
@@ -16,10 +17,6 @@ namespace apex::io {
 namespace {
 
 namespace fs = std::filesystem;
-
-#ifndef APEX_VERSION
-#error "APEX_VERSION comes from the build"
-#endif
 
 /// The first path at which this rank's list differs from `theirs`, if any.
 std::optional<std::string> first_difference(const std::vector<EntryDigest>& mine,
@@ -141,7 +138,7 @@ class Writer {
     auto& root = tree.group("");
     root["format"] = std::string(kFormat);
     root["format_version"] = kFormatVersion;
-    root["library_version"] = std::string(APEX_VERSION);
+    root["library_version"] = std::string(version());
     root["step"] = step_;
     root["world_size"] = std::int64_t{size_};
     root["complete"] = true;

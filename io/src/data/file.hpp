@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -61,5 +63,8 @@ class TemporaryFile {
   UniqueFd fd_;
   bool committed_ = false;
 };
+
+/// "3 .webp, 1 .gif"
+std::string count_by_extension(const std::map<std::string, std::int64_t>& counts);
 
 }  // namespace apex::io::files

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <system_error>
 
@@ -16,10 +17,21 @@ namespace fs = std::filesystem;
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-bool has_image_extension(const fs::path& path) {
+std::string extension_of(const fs::path& path) {
   std::string extension = path.extension().string();
   for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return extension;
+}
+
+bool is_read(const std::string& extension) {
   return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
+}
+
+/// Pictures too, of formats that are not read. Whatever else lies about (notes, archives) is nobody's sample.
+bool is_other_picture(const std::string& extension) {
+  static constexpr std::array kOthers = {".webp", ".gif",  ".bmp",  ".tif",  ".tiff", ".ppm",  ".pgm", ".pbm",
+                                         ".jp2",  ".heic", ".heif", ".avif", ".jxl",  ".jfif", ".tga"};
+  return std::find(kOthers.begin(), kOthers.end(), extension) != kOthers.end();
 }
 
 /// What is in a folder, without hidden entries, in byte order of the names. An entry knows its own kind from the
@@ -36,8 +48,10 @@ std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
   return entries;
 }
 
-/// Collects the pictures below `folder`. `above` are the folders it lies in, links resolved; one met again is a circle.
-void collect(const fs::path& folder, std::vector<fs::path>& above, std::vector<fs::path>& files) {
+/// Collects the pictures below `folder`, and counts those of other formats by extension. `above` are the folders it
+/// lies in, links resolved; one met again is a circle.
+void collect(const fs::path& folder, std::vector<fs::path>& above, std::vector<fs::path>& files,
+             std::map<std::string, std::int64_t>& left_out) {
   std::error_code error;
   const fs::path real = fs::canonical(folder, error);
   if (error) fail_system("list", folder, error.value());
@@ -46,15 +60,24 @@ void collect(const fs::path& folder, std::vector<fs::path>& above, std::vector<f
   above.push_back(real);
   for (const auto& entry : entries_of(folder)) {
     // A link that leads nowhere is no folder; if it is named like a picture, reading it will say what is wrong.
+    const std::string extension = extension_of(entry.path());
     if (entry.is_directory(error))
-      collect(entry.path(), above, files);
-    else if (has_image_extension(entry.path()))
+      collect(entry.path(), above, files, left_out);
+    else if (is_read(extension))
       files.push_back(entry.path());
+    else if (is_other_picture(extension))
+      ++left_out[extension];
   }
   above.pop_back();
 }
 
 }  // namespace
+
+std::string files::count_by_extension(const std::map<std::string, std::int64_t>& counts) {
+  std::string out;
+  for (const auto& [extension, count] : counts) out += concat(out.empty() ? "" : ", ", count, ' ', extension);
+  return out;
+}
 
 ImageFolder::ImageFolder(const fs::path& root, int channels, std::vector<std::string> class_names)
     : root_(root), channels_(channels), class_names_(std::move(class_names)) {
@@ -77,9 +100,14 @@ ImageFolder::ImageFolder(const fs::path& root, int channels, std::vector<std::st
     if (known == class_names_.end())
       fail(Kind::data, concat("'", folder.string(), "' is a class that the training part does not have"));
     std::vector<fs::path> files, above;
-    collect(folder, above, files);
+    std::map<std::string, std::int64_t> others;
+    collect(folder, above, files, others);
     if (files.empty())
-      fail(Kind::data, concat("class folder '", folder.string(), "' has no .jpg, .jpeg or .png in it"));
+      fail(Kind::data, concat("class folder '", folder.string(), "' has no .jpg, .jpeg or .png in it",
+                              others.empty() ? ""
+                                             : concat(", only ", count_by_extension(others),
+                                                      ", which are not read; convert them")));
+    for (const auto& [extension, count] : others) left_out_[extension] += count;
     // Sorted as whole relative paths, so the order does not depend on how deep the files lie.
     std::vector<std::string> paths;
     for (const auto& path : files) paths.push_back(path.lexically_relative(root).generic_string());

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
 #include <fstream>
+#include <map>
 #include <system_error>
 
 #include "apex/core/error.hpp"
@@ -113,11 +114,20 @@ DatasetPair open_folder(const fs::path& folder, const DatasetOptions& options) {
   if (!parts && is_folder(folder / "val"))
     fail(Kind::data, concat("'", folder.string(), "' has val/, but no train/ beside it"));
   DatasetPair pair;
+  std::map<std::string, std::int64_t> left_out;
+  const auto open = [&](const fs::path& part, const std::vector<std::string>& names) {
+    const auto pictures = std::make_shared<const ImageFolder>(part, channels, names);
+    for (const auto& [extension, count] : pictures->left_out()) left_out[extension] += count;
+    return pictures;
+  };
   pair.kind = "folder";
-  pair.train = std::make_shared<ImageFolder>(parts ? folder / "train" : folder, channels);
-  if (parts && is_folder(folder / "val"))
-    pair.validation = std::make_shared<ImageFolder>(folder / "val", channels, pair.train->class_names());
+  pair.train = open(parts ? folder / "train" : folder, {});
+  if (parts && is_folder(folder / "val")) pair.validation = open(folder / "val", pair.train->class_names());
   pair.normalization = photo_normalization(channels);
+  if (!left_out.empty())
+    pair.warning = concat("'", folder.string(),
+                          "': pictures of formats that are not read are left out: ", count_by_extension(left_out),
+                          "; convert them to JPEG or PNG to use them");
   return complete(std::move(pair), folder, options);
 }
 

@@ -3,6 +3,8 @@
 #include "apex/core/tensor.hpp"
 
 #include <cstring>
+
+#include "apex/core/size_arithmetic.hpp"
 #ifdef APEX_HAS_CUDA
 #include "apex/core/cuda.hpp"
 #endif
@@ -128,7 +130,10 @@ Tensor Tensor::from_storage(std::shared_ptr<Storage> storage, DType dtype, const
   const std::int64_t n = element_count(sizes);
   if (n > 0) {
     std::int64_t first = offset, last = offset;
-    for (int d = 0; d < sizes.size(); ++d) (strides[d] < 0 ? first : last) += (sizes[d] - 1) * strides[d];
+    for (int d = 0; d < sizes.size(); ++d) {
+      auto& end = strides[d] < 0 ? first : last;
+      end = size_of_sum("from_storage", sizes[d] - 1, strides[d], end);
+    }
     const auto available = static_cast<std::int64_t>(storage->bytes() / size_of(dtype));
     if (first < 0 || last >= available)
       fail(Kind::argument, concat("sizes ", sizes, ", strides ", strides, ", offset ", offset,
@@ -221,7 +226,8 @@ Tensor narrow(const Tensor& t, int dim, std::int64_t start, std::int64_t length)
          concat("narrow: [", start, ", ", start, "+", length, ") of dimension ", dim, " of sizes ", t.sizes()));
   Dims sizes = t.sizes();
   sizes[d] = length;
-  return as_strided(t, sizes, t.strides(), t.storage_offset() + start * t.strides()[d]);
+  const std::int64_t skipped = t.numel() == 0 ? 0 : start * t.strides()[d];
+  return as_strided(t, sizes, t.strides(), t.storage_offset() + skipped);
 }
 
 Tensor select(const Tensor& t, int dim, std::int64_t index) {
@@ -234,7 +240,8 @@ Tensor select(const Tensor& t, int dim, std::int64_t index) {
     sizes.push_back(t.sizes()[i]);
     strides.push_back(t.strides()[i]);
   }
-  return as_strided(t, sizes, strides, t.storage_offset() + index * t.strides()[d]);
+  const std::int64_t skipped = t.numel() == 0 ? 0 : index * t.strides()[d];
+  return as_strided(t, sizes, strides, t.storage_offset() + skipped);
 }
 
 Tensor expand(const Tensor& t, const Dims& sizes) {
@@ -247,7 +254,7 @@ Tensor unsqueeze(const Tensor& t, int dim) {
   for (int i = 0; i <= t.dim(); ++i) {
     if (i == d) {
       sizes.push_back(1);
-      strides.push_back(i < t.dim() ? t.sizes()[i] * t.strides()[i] : 1);
+      strides.push_back(i < t.dim() && t.numel() > 0 ? t.sizes()[i] * t.strides()[i] : 1);
     }
     if (i < t.dim()) {
       sizes.push_back(t.sizes()[i]);
@@ -264,18 +271,18 @@ Tensor squeeze(const Tensor& t, int dim) {
 }
 
 Dims infer_sizes(const Dims& sizes, std::int64_t numel) {
-  Dims out = sizes;
+  Dims out = sizes, given = sizes;
   int open = -1;
-  std::int64_t known = 1;
   for (int i = 0; i < sizes.size(); ++i) {
     if (sizes[i] == -1) {
       if (open >= 0) fail(Kind::argument, concat("reshape: more than one -1 in ", sizes));
       open = i;
-    } else {
-      if (sizes[i] < 0) fail(Kind::argument, concat("reshape: negative size in ", sizes));
-      known *= sizes[i];
+      given[i] = 1;
+    } else if (sizes[i] < 0) {
+      fail(Kind::argument, concat("reshape: negative size in ", sizes));
     }
   }
+  const std::int64_t known = element_count(given);
   if (open >= 0) {
     if (known == 0 || numel % known != 0)
       fail(Kind::argument, concat("reshape: ", numel, " elements do not fit ", sizes));

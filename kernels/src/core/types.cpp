@@ -7,6 +7,7 @@
 #include "apex/core/device.hpp"
 #include "apex/core/dtype.hpp"
 #include "apex/core/shape.hpp"
+#include "apex/core/size_arithmetic.hpp"
 
 namespace apex {
 
@@ -95,15 +96,24 @@ std::ostream& operator<<(std::ostream& out, const Dims& dims) {
   return out << ']';
 }
 
+std::int64_t size_of_sum(const char* op, std::int64_t a, std::int64_t b, std::int64_t c) {
+  std::int64_t product = 0, sum = 0;
+  if (__builtin_mul_overflow(a, b, &product) || __builtin_add_overflow(product, c, &sum))
+    fail(Kind::argument, concat(op, ": a size of ", a, " * ", b, (c < 0 ? " - " : " + "),
+                                c < 0 ? 0 - static_cast<std::uint64_t>(c) : static_cast<std::uint64_t>(c),
+                                " is more than int64 counts"));
+  return sum;
+}
+
 std::int64_t element_count(const Dims& sizes) {
   std::int64_t n = 1;
-  bool overflow = false;
+  bool overflow = false, none = false;
   for (const auto s : sizes) {
     if (s < 0) fail(Kind::argument, concat("negative size in ", sizes));
-    if (s == 0) return 0;
-    overflow |= n > std::numeric_limits<std::int64_t>::max() / s;
-    n = overflow ? 1 : n * s;
+    none |= s == 0;
+    overflow = overflow || __builtin_mul_overflow(n, s, &n);
   }
+  if (none) return 0;
   if (overflow) fail(Kind::argument, concat("sizes ", sizes, " hold more elements than int64 counts"));
   return n;
 }
@@ -126,7 +136,9 @@ Dims strides_for(const Dims& sizes, MemoryFormat format) {
   for (int k = sizes.size() - 1; k >= 0; --k) {
     const int d = static_cast<int>(order[k]);
     strides[d] = next;
-    next *= std::max<std::int64_t>(sizes[d], 1);
+    // Only a tensor without elements gets beyond int64, and nobody steps through that.
+    if (__builtin_mul_overflow(next, std::max<std::int64_t>(sizes[d], 1), &next))
+      next = std::numeric_limits<std::int64_t>::max();
   }
   return strides;
 }

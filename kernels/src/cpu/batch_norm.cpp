@@ -272,11 +272,11 @@ void batch_norm_forward(const Context& ctx, View y, View mean, View inv_std, Vie
   const Workspace memory = ctx.workspace(static_cast<std::size_t>(x.size(1)) * sizeof(double));
   const View var = scratch_vector(memory, x);
   batch_norm_statistics(ctx, mean, var, x);
-  const bool tracks = x.numel() > 0;
+  const bool tracks = ChannelLayout(x).values_per_channel() > 0;
   if (options.cumulative) momentum = 1.0 / (static_cast<double>(*options.batches_tracked.as<std::int64_t>()) + 1.0);
   batch_norm_finish_statistics(ctx, inv_std, tracks ? running_mean : View{}, tracks ? running_var : View{}, mean, var,
                                static_cast<double>(ChannelLayout(x).values_per_channel()), momentum, options.eps);
-  if (options.batches_tracked.defined()) ++*options.batches_tracked.as<std::int64_t>();
+  if (tracks && options.batches_tracked.defined()) ++*options.batches_tracked.as<std::int64_t>();
   batch_norm_apply(ctx, y, x, mean, inv_std, weight, bias, residual, options.relu);
 }
 

@@ -135,9 +135,9 @@ void check_indices(const IndexBounds& bounds, const ConstView& index) {
   });
 }
 
-void gather(const Context&, View out, ConstView x, ConstView index, int dim) {
+void gather(const Context&, View out, ConstView x, ConstView index, int dim, const IndexSource& source) {
   if (out.numel() == 0) return;
-  check_indices({"gather", "index", x.sizes[dim]}, index);
+  check_indices({source.op, "index", x.sizes[dim]}, source.given.defined() ? source.given : index);
   const auto loop = make_loop<3>(out.sizes, {out.strides, index.strides, without(x.strides, dim)});
   visit_width(x.dtype, [&]<class U>() {
     visit_index(index.dtype,

@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
+#include "../index_faults.hpp"
 #include "../loss_impl.hpp"
 
 #include "../loss_formulas.hpp"
@@ -209,20 +210,11 @@ void for_each_place(const Loop<3>& loop, std::int64_t begin, std::int64_t end, F
   });
 }
 
-/// Operands labels, x or dx without its classes, loss or dloss; in row-major order, so that errors name places.
+/// Operands labels, x or dx without its classes, loss or dloss; in row-major order.
 Loop<3> places_of(const ConstView& labels, const ConstView& x, const ConstView& loss, bool each) {
   return make_loop<3>(
       labels.sizes, {labels.strides, without_classes(x.strides), each ? loss.strides : Dims::filled(labels.rank(), 0)},
       Order::logical);
-}
-
-void check_labels(const Loop<3>& loop, const std::int64_t* labels, std::int64_t classes, std::int64_t ignore_index) {
-  for_each_place(loop, 0, loop.numel, [&](std::int64_t place, const auto& at) {
-    const std::int64_t label = labels[at[0]];
-    if (label != ignore_index && (label < 0 || label >= classes))
-      fail(Kind::argument, concat("nll_loss: label ", place, " is ", label, ", wanted 0 to ", classes - 1, " or ",
-                                  ignore_index, " (ignored)"));
-  });
 }
 
 }  // namespace
@@ -232,7 +224,7 @@ void nll_loss(const Context& ctx, View loss, View total_weight, ConstView x, Con
   const bool each = options.reduction == Reduction::none;
   const auto loop = places_of(labels, x, loss, each);
   const auto* label_at = labels.as<std::int64_t>();
-  check_labels(loop, label_at, x.size(1), options.ignore_index);
+  check_indices({"nll_loss", "label", x.size(1), options.ignore_index}, labels);
   visit_floating(x.dtype, "nll_loss", [&]<class T>() {
     using C = compute_t<T>;
     const std::int64_t parts = (loop.numel + kPart - 1) / kPart, step = x.stride(1);
@@ -265,7 +257,7 @@ void nll_loss_backward(const Context&, View dx, ConstView dloss, ConstView label
   const auto loop = places_of(labels, dx, dloss, options.reduction == Reduction::none);
   const auto* label_at = labels.as<std::int64_t>();
   const std::int64_t classes = dx.size(1), step = dx.stride(1);
-  check_labels(loop, label_at, classes, options.ignore_index);
+  check_indices({"nll_loss", "label", classes, options.ignore_index}, labels);
   visit_floating(dx.dtype, "nll_loss_backward", [&]<class T>() {
     using C = compute_t<T>;
     const C divisor = options.reduction == Reduction::mean ? *total_weight.as<C>() : C(1);

@@ -58,6 +58,12 @@ struct Windows {
 
 std::int64_t at(const std::vector<std::int64_t>& v, std::int64_t i) { return v[static_cast<std::size_t>(i)]; }
 
+/// What an average divides by; the product of two lengths may be beyond int64.
+template <class T, class Windows>
+T divisor_of(const Windows& v, const Windows& h, std::int64_t i, std::int64_t j) {
+  return static_cast<T>(at(v.divisor, i)) * static_cast<T>(at(h.divisor, j));
+}
+
 struct Layout {
   std::int64_t n, c;
   bool rows;  // channels-last
@@ -191,7 +197,7 @@ void average_rows(T* y, const T* x, const Layout& l, const Windows& v, const Win
 #pragma omp simd
         for (std::int64_t k = 0; k < c; ++k) to[k] += from[k];
       }
-    const T divisor = static_cast<T>(at(v.divisor, i) * at(h.divisor, j));
+    const T divisor = divisor_of<T>(v, h, i, j);
     for (std::int64_t k = 0; k < c; ++k) to[k] /= divisor;
   });
 }
@@ -207,7 +213,7 @@ void average_planes(T* y, const T* x, const Layout& l, const Windows& v, const W
         const T* from = x + plane * in + p * in_w + q;
         sum += simd::sum<T>(at(h.end, j) - q, [from](std::int64_t k) { return from[k]; });
       }
-      y[plane * out + o] = sum / static_cast<T>(at(v.divisor, i) * at(h.divisor, j));
+      y[plane * out + o] = sum / divisor_of<T>(v, h, i, j);
     }
   });
 }
@@ -224,7 +230,7 @@ void average_backward(T* dx, const T* dy, std::int64_t images, std::int64_t c, c
       std::fill_n(to, c, T(0));
       for (std::int64_t i = at(v.first, p); i < at(v.last, p); ++i)
         for (std::int64_t j = at(h.first, q); j < at(h.last, q); ++j) {
-          const T share = T(1) / static_cast<T>(at(v.divisor, i) * at(h.divisor, j));
+          const T share = T(1) / divisor_of<T>(v, h, i, j);
           const T* from = image + (i * out_w + j) * c;
 #pragma omp simd
           for (std::int64_t k = 0; k < c; ++k) to[k] += from[k] * share;

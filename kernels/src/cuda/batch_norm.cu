@@ -304,12 +304,12 @@ void batch_norm_forward(const Context& ctx, View y, View mean, View inv_std, Vie
   Finish out;
   out.mean = Slot(mean);
   out.inv_std = Slot(inv_std);
-  if (x.numel() > 0) {
+  if (Layout(x).values_per_channel() > 0) {
     out.running_mean = Slot(running_mean);
     out.running_var = Slot(running_var);
+    if (options.batches_tracked.defined()) out.batches = options.batches_tracked.as<std::int64_t>();
+    out.cumulative = options.cumulative;
   }
-  if (options.batches_tracked.defined()) out.batches = options.batches_tracked.as<std::int64_t>();
-  out.cumulative = options.cumulative;
   out.momentum = momentum;
   out.eps = options.eps;
   run_statistics(ctx, x, out);

@@ -136,6 +136,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                   const Affine affine, const Walk w) {
   using A = compute_t<N>;
   constexpr bool kTwo = kMask == Mask::two_terms, kOutput = kTwo || kMask == Mask::from_output;
+  constexpr Mask kFrom = kTwo ? Mask::from_output : kMask;
   constexpr int L = kRows ? V : 1, kUnroll = kTwo ? 3 : 4;
   const Place<V, kRows> p(w);
   A s1[L] = {}, s2[L] = {};
@@ -160,8 +161,7 @@ __global__ void __launch_bounds__(kThreads, 2)
             const A value = load(in[u].v[v]);
             A whole = load(gradient[u].v[v]);
             if constexpr (kTwo) whole = load(store<N>(whole + load(more[u].v[v])));
-            const A masked_dy =
-                masked < kTwo ? Mask::from_output : kMask > (whole, kOutput ? load(out[u].v[v]) : A(0), value, k[l]);
+            const A masked_dy = masked<kFrom>(whole, kOutput ? load(out[u].v[v]) : A(0), value, k[l]);
             s1[l] += masked_dy;
             s2[l] = fma(masked_dy, value - k[l].mean, s2[l]);
             g.v[v] = store<N>(masked_dy);  // exact: it is dy or 0

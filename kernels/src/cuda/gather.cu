@@ -59,9 +59,9 @@ unsigned blocks_of(std::int64_t n) { return static_cast<unsigned>(ceil_div(n, kM
 
 }  // namespace
 
-void gather(const Context& ctx, View out, ConstView x, ConstView index, int dim) {
+void gather(const Context& ctx, View out, ConstView x, ConstView index, int dim, const IndexSource& source) {
   if (out.numel() == 0) return;
-  check_indices(ctx, {"gather", "index", x.sizes[dim]}, index);
+  check_indices(ctx, {source.op, "index", x.sizes[dim]}, source.given.defined() ? source.given : index);
   const auto space = make_index<3>(out.sizes, {out.strides, index.strides, without(x.strides, dim)});
   const Indices indices(index);
   const std::int64_t size = x.sizes[dim], stride = x.strides[dim];

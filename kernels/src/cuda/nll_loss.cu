@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
+#include "../index_faults.hpp"
 #include "../loss_impl.hpp"
 #include "elementwise.cuh"
 
@@ -121,6 +122,7 @@ Places<native_t<T>> places_of(const ConstView& labels, const ConstView& x, const
 
 void nll_loss(const Context& ctx, View loss, View total_weight, ConstView x, ConstView labels, ConstView weight,
               const NllOptions& options) {
+  check_indices(ctx, {"nll_loss", "label", x.size(1), options.ignore_index}, labels);
   const bool each = options.reduction == Reduction::none;
   visit_floating(x.dtype, "nll_loss", [&]<class T>() {
     using N = native_t<T>;
@@ -144,6 +146,7 @@ void nll_loss(const Context& ctx, View loss, View total_weight, ConstView x, Con
 void nll_loss_backward(const Context& ctx, View dx, ConstView dloss, ConstView labels, ConstView weight,
                        ConstView total_weight, const NllOptions& options) {
   if (dx.numel() == 0) return;
+  check_indices(ctx, {"nll_loss", "label", dx.size(1), options.ignore_index}, labels);
   visit_floating(dx.dtype, "nll_loss_backward", [&]<class T>() {
     using N = native_t<T>;
     using A = accum_t<T>;

@@ -40,6 +40,13 @@ void check_conv(const char* kind, const Options& o) {
                                 " must be positive and padding ", text(o.padding), " not negative"));
 }
 
+/// Along one dimension of a transposed convolution.
+void check_output_padding(const char* kind, std::int64_t more, std::int64_t stride, std::int64_t dilation) {
+  if (more < 0 || (more >= stride && more >= dilation))
+    fail(Kind::argument, concat(kind, ": output_padding ", more, " is not at least 0 and less than stride ", stride,
+                                " or dilation ", dilation));
+}
+
 /// The weight of a convolution and, where it has one, its bias, as PyTorch draws them. keep(name, tensor) registers.
 template <class Options, class Keep>
 void draw_parameters(const Options& options, bool draw, const Dims& sizes, Tensor& weight, Tensor& bias,
@@ -72,12 +79,8 @@ Tensor Conv2d::forward(const Tensor& x) {
 
 ConvTranspose2d::ConvTranspose2d(const Options& options, Generator& generator) : options_(options) {
   check_conv("ConvTranspose2d", options);
-  for (std::size_t i = 0; i < 2; ++i) {
-    const std::int64_t more = options.output_padding[i];
-    if (more < 0 || (more >= options.stride[i] && more >= options.dilation[i]))
-      fail(Kind::argument, concat("ConvTranspose2d: output_padding ", more, " is not at least 0 and less than stride ",
-                                  options.stride[i], " or dilation ", options.dilation[i]));
-  }
+  for (std::size_t i = 0; i < 2; ++i)
+    check_output_padding("ConvTranspose2d", options.output_padding[i], options.stride[i], options.dilation[i]);
   draw_parameters(options, options.draw,
                   {options.in_channels, options.out_channels / options.groups, options.kernel[0], options.kernel[1]},
                   weight_, bias_, generator,
@@ -105,6 +108,22 @@ Tensor Conv1d::forward(const Tensor& x) {
                              .padding = options_.padding,
                              .dilation = options_.dilation,
                              .groups = options_.groups});
+}
+
+ConvTranspose1d::ConvTranspose1d(const Options& options, Generator& generator) : options_(options) {
+  check_conv("ConvTranspose1d", options);
+  check_output_padding("ConvTranspose1d", options.output_padding, options.stride, options.dilation);
+  draw_parameters(options, true, {options.in_channels, options.out_channels / options.groups, options.kernel}, weight_,
+                  bias_, generator, [this](const char* name, const Tensor& t) { return register_parameter(name, t); });
+}
+
+Tensor ConvTranspose1d::forward(const Tensor& x) {
+  return functional::conv_transpose1d(x, weight_, bias_,
+                                      {.stride = options_.stride,
+                                       .padding = options_.padding,
+                                       .output_padding = options_.output_padding,
+                                       .dilation = options_.dilation,
+                                       .groups = options_.groups});
 }
 
 Linear::Linear(std::int64_t in_features, std::int64_t out_features, bool bias, Generator& generator) {

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "apex/core/error.hpp"
+#include "apex/core/program.hpp"
 
 extern char** environ;
 
@@ -92,7 +93,7 @@ struct OptionSet::Impl {
   std::map<std::string, std::string> aliases;  // any long name to the canonical one
   std::string positional_name, positional_help;
   std::string config_file;
-  bool help = false;
+  bool help = false, version = false;
 
   Option& find(const std::string& name) {
     return *std::find_if(options.begin(), options.end(), [&](const Option& o) { return o.name == name; });
@@ -211,7 +212,7 @@ struct OptionSet::Impl {
         throw UsageError(concat(where, "'", line, "' is not of the form name = value"));
       if (line[0] == '-') throw UsageError(concat(where, "'", line, "': names stand without dashes here"));
       const std::string name = canonical(trimmed(line.substr(0, equals)));
-      if (name == "config" || name == "help")
+      if (name == "config" || name == "help" || name == "version")
         throw UsageError(concat(where, "--", name, " can only stand on the command line"));
       if (std::none_of(options.begin(), options.end(), [&](const Option& o) { return o.name == name; }))
         throw UsageError(concat(where, "--", name, " is no option of ", program));
@@ -226,6 +227,7 @@ OptionSet::OptionSet(std::string program, std::string summary) : impl_(std::make
   impl_->summary = std::move(summary);
   heading("General");
   flag("help,h", impl_->help, "print this text and end");
+  flag("version", impl_->version, "print the version and end");
   text("config", impl_->config_file, "read options from FILE, one 'name = value' a line");
 }
 OptionSet::OptionSet(OptionSet&&) noexcept = default;
@@ -304,7 +306,7 @@ void OptionSet::positional(const std::string& placeholder, std::string& target, 
 void OptionSet::parse(int argc, const char* const* argv) {
   try {
     impl_->take(impl_->from_command_line(argc, argv), "command line");
-    if (impl_->help) return;
+    if (impl_->help || impl_->version) return;
     impl_->take(impl_->from_environment(), "environment");
     if (!impl_->config_file.empty()) impl_->take(impl_->from_file(impl_->config_file), impl_->config_file);
   } catch (const po::error& error) {
@@ -313,6 +315,11 @@ void OptionSet::parse(int argc, const char* const* argv) {
 }
 
 bool OptionSet::help_wanted() const noexcept { return impl_->help; }
+
+std::string OptionSet::text_wanted() const {
+  if (impl_->help) return help();
+  return impl_->version ? version_text(impl_->program) : std::string();
+}
 
 std::string OptionSet::help() const {
   std::ostringstream out;
@@ -335,7 +342,7 @@ bool OptionSet::was_given(const std::string& long_name) const { return impl_->fi
 std::vector<EffectiveOption> OptionSet::effective() const {
   std::vector<EffectiveOption> out;
   for (const auto& o : impl_->options)
-    if (o.name != "help") out.push_back({o.name, o.value, o.origin});
+    if (o.name != "help" && o.name != "version") out.push_back({o.name, o.value, o.origin});
   return out;
 }
 

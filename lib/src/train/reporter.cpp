@@ -6,6 +6,8 @@
 #include <cctype>
 #include <cstdio>
 
+#include "apex/io/checkpoint.hpp"
+
 #ifdef APEX_HAS_CUDA
 #include "apex/core/cuda.hpp"
 #endif
@@ -55,6 +57,13 @@ std::filesystem::path metrics_path(const TrainOptions& options) {
   return path.has_parent_path() ? path : std::filesystem::path(options.checkpoint_dir) / path;
 }
 
+/// Whether the records of this run lie where the checkpoints do, which is another run's where this one only evaluates.
+bool beside_checkpoints(const TrainOptions& options) {
+  std::error_code ignored;
+  const std::filesystem::path path = options.metrics;
+  return !path.has_parent_path() || std::filesystem::equivalent(path.parent_path(), options.checkpoint_dir, ignored);
+}
+
 }  // namespace
 
 Reporter::Reporter(const TrainOptions& options, std::vector<std::string> metric_names, int rank,
@@ -62,7 +71,7 @@ Reporter::Reporter(const TrainOptions& options, std::vector<std::string> metric_
     : options_(options), names_(std::move(metric_names)), talks_(rank == 0) {
   reset(train_);
   reset(validation_);
-  if (!options.log_samples.empty()) {
+  if (!options.log_samples.empty() && !options.evaluate) {
     const std::string path = concat(options.log_samples, ".rank", rank, ".txt");
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
@@ -77,16 +86,35 @@ Reporter::Reporter(const TrainOptions& options, std::vector<std::string> metric_
                           .every_steps = options.print_freq,
                           .every = std::chrono::milliseconds(0),
                           .counter = false});
-  if (!options.metrics.empty() && options.metrics != "none") {
-    const auto path = metrics_path(options);
-    std::error_code error;
-    std::filesystem::create_directories(path.parent_path(), error);  // the writer reports what this cannot do
-    metrics_ = std::make_unique<io::MetricsWriter>(path, start_step);
-  }
+  metrics_wanted_ = !options.metrics.empty() && options.metrics != "none";
+  if (metrics_wanted_ && !(options.evaluate && beside_checkpoints(options))) open_metrics(start_step);
   if (!options.tensorboard.empty())
     tensorboard_ = std::make_unique<io::TensorBoardWriter>(
         options.tensorboard,
         start_step == kAppend ? std::nullopt : std::optional(std::max<std::int64_t>(start_step + 1, 0)));
+}
+
+void Reporter::open_metrics(std::int64_t start_step) {
+  const auto path = metrics_path(options_);
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);  // the writer reports what this cannot do
+  metrics_ = std::make_unique<io::MetricsWriter>(path, start_step);
+}
+
+void Reporter::write_validation(std::int64_t step, const std::vector<io::MetricField>& fields) {
+  if (!metrics_wanted_ || metrics_) {
+    if (metrics_) metrics_->write(step, "validate", fields);
+    return;
+  }
+  try {
+    // Held for one record only, so that a training run that starts meanwhile waits no longer than that.
+    const io::DirectoryLock lock(options_.checkpoint_dir, 0);
+    open_metrics(kAppend);
+    metrics_->write(step, "validate", fields);
+    metrics_.reset();
+  } catch (const Error& e) {
+    log_warning(concat("no record of this evaluation is written: ", e.what(), "; --metrics FILE names another place"));
+  }
 }
 
 void Reporter::configuration(const std::vector<EffectiveOption>& options, std::int64_t step) {
@@ -211,7 +239,7 @@ Reporter::Validation Reporter::end_validation(std::int64_t step, std::int64_t ep
     std::puts(text.c_str());  // the one thing that was asked for
   else
     line(text);
-  if (metrics_) metrics_->write(step, "validate", fields);
+  if (talks_) write_validation(step, fields);
   if (tensorboard_) {
     tensorboard_->scalar("validate/loss", out.loss, step);
     for (std::size_t m = 0; m < names_.size(); ++m) tensorboard_->scalar("validate/" + names_[m], out.metrics[m], step);

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -14,26 +15,66 @@ namespace apex::train {
 namespace fs = std::filesystem;
 namespace {
 
+[[noreturn]] void fail_to_write(const fs::path& directory, int reason) {
+  fail(Kind::data, concat("--checkpoint-dir '", directory.string(), "': ", std::strerror(reason),
+                          "; name a directory that can be written"));
+}
+
 /// Whether checkpoints can be written there is better known before the first epoch than after it.
 void probe(const fs::path& directory) {
   std::error_code error;
-  fs::create_directories(directory, error);
   const fs::path file = directory / (".apex-probe." + std::to_string(::getpid()));
-  const int fd = error ? -1 : ::open(file.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
-  const int reason = error ? error.value() : errno;
-  if (fd < 0)
-    fail(Kind::data, concat("--checkpoint-dir '", directory.string(), "': ", std::strerror(reason),
-                            "; name a directory that can be written"));
+  const int fd = ::open(file.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
+  if (fd < 0) fail_to_write(directory, errno);
   ::close(fd);
   fs::remove(file, error);
 }
 
-/// Nobody else writes there from here to the end of the process, which trains one model.
-void claim(const fs::path& directory) {
-  static std::optional<io::DirectoryLock> held;
-  probe(directory);
-  held.reset();
-  held.emplace(directory);
+/// The checkpoint directory as this run's own: nobody else writes there meanwhile.
+class Claim {
+ public:
+  explicit Claim(const fs::path& directory) {
+    std::error_code error;
+    for (fs::path p = fs::absolute(directory); !p.empty() && !fs::exists(p, error) && p != p.parent_path();
+         p = p.parent_path())
+      if (p.has_filename()) made_.push_back(p);
+    try {
+      fs::create_directories(directory, error);
+      if (error) fail_to_write(directory, error.value());
+      probe(directory);
+      lock_.emplace(directory);
+    } catch (...) {
+      remove_made();
+      throw;
+    }
+  }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+  ~Claim() {
+    lock_.reset();
+    remove_made();
+  }
+
+ private:
+  void remove_made() const noexcept {
+    std::error_code error;
+    for (const auto& folder : made_)  // the innermost first; one with something in it stays
+      if (!fs::remove(folder, error)) return;
+  }
+
+  std::vector<fs::path> made_;
+  std::optional<io::DirectoryLock> lock_;
+};
+
+/// Of the process, which trains one model.
+std::optional<Claim>& claim() {
+  static std::optional<Claim> held;
+  return held;
+}
+
+void take_claim(const fs::path& directory) {
+  claim().reset();
+  claim().emplace(directory);
 }
 
 /// Whether the run that saved `file` was started with the same --resume: a job that was requeued.
@@ -42,6 +83,13 @@ bool started_alike(const io::CheckpointFile& file, const TrainOptions& o) {
   const auto found = config.find("resume");
   const auto* text = found == config.end() ? nullptr : std::get_if<std::string>(&found->second);
   return text != nullptr && text->starts_with(o.resume + "  (");
+}
+
+/// Whether what --resume names is `directory` or something in it.
+bool lies_in(const fs::path& resume, const fs::path& directory) {
+  std::error_code ignored;
+  const fs::path folder = fs::is_directory(resume, ignored) ? resume : resume.parent_path();
+  return fs::equivalent(folder.empty() ? "." : folder, directory, ignored);
 }
 
 /// A run may only go on in a directory whose newest checkpoint it starts from: older files of its own would be
@@ -73,6 +121,16 @@ fs::path look(const TrainOptions& o) {
     return file.path();
   }
   if (!o.resume.empty() && o.resume != "auto") {
+    // A requeued job goes on from its own newest checkpoint: what it was started from may have moved on since (a folder
+    // that its own run still writes to), or be gone.
+    if (!o.evaluate && !there.empty() && !lies_in(o.resume, directory)) {
+      const auto newest = io::open_checkpoint(directory, verify);
+      if (started_alike(newest, o)) {
+        log_warning(concat("--resume: this run has gone on from '", o.resume, "' before; it continues from '",
+                           newest.path().string(), "'"));
+        return newest.path();
+      }
+    }
     if (!fs::exists(o.resume)) fail(Kind::data, concat("--resume: no checkpoint found at '", o.resume, "'"));
     const auto file = io::open_checkpoint(o.resume, verify);
     if (!o.evaluate && !there.empty()) {
@@ -104,9 +162,9 @@ std::optional<Resume> find_resume(const TrainOptions& options, const dist::Sessi
         // Claimed before the look, so that what is seen stays; a directory that is not there holds nothing, and a run
         // that is refused does not make it.
         const bool trains = !options.evaluate, there = fs::exists(options.checkpoint_dir);
-        if (trains && there) claim(options.checkpoint_dir);
+        if (trains && there) take_claim(options.checkpoint_dir);
         found = look(options).string();
-        if (trains && !there) claim(options.checkpoint_dir);
+        if (trains && !there) take_claim(options.checkpoint_dir);
       },
       "looking for a checkpoint");
   found = world.broadcast(found, 0, "path of the checkpoint");
@@ -118,12 +176,31 @@ std::optional<Resume> find_resume(const TrainOptions& options, const dist::Sessi
         const auto& sampler = file.attributes("sampler");
         const std::string where = found + ": /sampler";
         out.path = found;
+        out.config = file.attributes("config");
         out.position.step = file.step();
         out.position.epoch = io::attribute<std::int64_t>(sampler, "epoch", where);
         out.position.index = io::attribute<std::int64_t>(sampler, "index", where);
         out.global_batch = io::attribute<std::int64_t>(sampler, "global_batch", where);
       },
       "reading the checkpoint's position");
+  return out;
+}
+
+void give_back_directory() noexcept { claim().reset(); }
+
+std::vector<std::string> changed_options(const std::vector<EffectiveOption>& configuration,
+                                         const std::vector<std::string>& names, const io::Attributes& config) {
+  std::vector<std::string> out;
+  for (const auto& option : configuration) {
+    if (std::find(names.begin(), names.end(), option.name) == names.end()) continue;
+    const auto stored = config.find(option.name);
+    const auto* text = stored == config.end() ? nullptr : std::get_if<std::string>(&stored->second);
+    if (text == nullptr) continue;
+    const std::string then = text->substr(0, text->rfind("  ("));
+    const auto shown = [](const std::string& value) { return value.empty() ? std::string("\"\"") : value; };
+    if (then != option.value)
+      out.push_back(concat(option.name, " is ", shown(option.value), " here, not ", shown(then)));
+  }
   return out;
 }
 

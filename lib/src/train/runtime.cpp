@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <iostream>
 
+#include "apex/core/program.hpp"
 #include "apex/kernels/backend.hpp"
 
 namespace apex::train {
@@ -34,6 +36,27 @@ int launcher_rank() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
     if (const char* text = std::getenv(name)) return std::atoi(text);
   return 0;
+}
+
+bool launched_with_others() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
+    if (const char* size = std::getenv(name); size != nullptr && std::atoi(size) > 1) return true;
+  return false;
+}
+
+std::optional<int> say_and_end(const std::string& program, const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  if (launched_with_others() && !dist::launcher_problem_before_mpi()) return std::nullopt;
+  if (launcher_rank() == 0) std::cout << text;
+  return finish_output(program, exit_code::kOk);
+}
+
+std::optional<int> say_and_end(const std::string& program, const std::string& text, const dist::Session& session) {
+  if (!session.dismissed()) return std::nullopt;
+  const auto texts = session.world().all_gather(text, "what is to be said");
+  if (session.rank() == 0)
+    std::cout << *std::find_if(texts.begin(), texts.end(), [](const std::string& t) { return !t.empty(); });
+  return finish_output(program, exit_code::kOk);
 }
 
 int report_usage_error(const std::string& program, const std::string& message) {

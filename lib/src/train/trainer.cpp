@@ -40,10 +40,11 @@ Trainer::Trainer(TrainerParts parts)
       feed_(parts_.train, parts_.session.device()),
       step_sums_(zeros({parts_.task.figures()}, DType::f64, parts_.session.device())),
       sums_(parts_.session.world(), parts_.session.device()) {
-  if (steps_per_epoch_ == 0)
-    fail(Kind::data, concat("the training set gives ", parts_.train.steps_per_epoch(), " batches of ",
-                            parts_.train.sampler().global_batch(), " samples, fewer than --accumulate ",
-                            parts_.options.accumulate, "; use a smaller --accumulate or --batch-size"));
+  parts_.session.world().agree(steps_per_epoch_ > 0,
+                               concat("the training set gives ", parts_.train.steps_per_epoch(), " batches of ",
+                                      parts_.train.sampler().global_batch(), " samples, fewer than --accumulate ",
+                                      parts_.options.accumulate, "; use a smaller --accumulate or --batch-size"),
+                               Kind::data, "steps of an epoch");
   position_.epoch = parts_.options.start_epoch;
   position_.step = position_.epoch * steps_per_epoch_;
   if (parts_.loss_scale != 1.0) scaling_.inv_scale = full({1}, 1.0 / parts_.loss_scale, DType::f32, device());
@@ -106,6 +107,7 @@ int Trainer::run() {
   reporter_ = std::make_unique<Reporter>(parts_.options, parts_.task.metrics(), parts_.session.rank(), first_step);
   reporter_->configuration(parts_.configuration, position_.step);
   announce();
+  if (position_.step >= total_steps() && position_.index != steps_per_epoch_) announce_nothing_left();
   if (parts_.options.resume == "auto" && position_.step < total_steps()) note_start();
   End end = End::epoch;
   if (position_.index == steps_per_epoch_) end = finish_epoch();
@@ -344,8 +346,9 @@ std::optional<Reporter::Validation> Trainer::validate() {
 }
 
 std::optional<Reporter::Validation> Trainer::evaluate() {
-  if (parts_.validation == nullptr)
-    fail(Kind::data, "there is no validation part; give a data set that has one, or --val-split");
+  parts_.session.world().agree(parts_.validation != nullptr,
+                               "there is no validation part; give a data set that has one, or --val-split", Kind::data,
+                               "validation part");
   reporter_ =
       std::make_unique<Reporter>(parts_.options, parts_.task.metrics(), parts_.session.rank(), Reporter::kAppend);
   return validate();
@@ -357,6 +360,15 @@ void Trainer::announce() const {
   reporter_->line(concat("=> ", parts_.session.size(), " rank(s), ", parts_.train.dataset().size(),
                          " training samples, ", steps_per_epoch_, " steps an epoch of ", global,
                          " samples, lr schedule ", parts_.schedule.name()));
+}
+
+void Trainer::announce_nothing_left() const {
+  const auto& o = parts_.options;
+  const bool epochs = position_.epoch >= o.epochs;
+  reporter_->line(epochs ? concat("=> nothing left to train: ", position_.epoch, " of --epochs ", o.epochs,
+                                  " are done; a larger --epochs goes on")
+                         : concat("=> nothing left to train: step ", position_.step, " of --max-steps ", o.max_steps,
+                                  " is done; a larger --max-steps goes on"));
 }
 
 }  // namespace apex::train

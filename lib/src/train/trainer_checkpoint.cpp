@@ -159,13 +159,18 @@ void Trainer::resume(const Resume& from) {
   const auto& o = parts_.options;
   std::vector<optimizers::HyperMap> hyper;
   for (const auto& group : parts_.optimizer.groups()) hyper.push_back(group.hyper);
+  const std::string where = from.path.string();
+  const auto changed =
+      o.evaluate ? std::vector<std::string>() : changed_options(parts_.configuration, parts_.recipe, from.config);
+  if (parts_.session.rank() == 0)
+    for (const auto& change : changed)
+      log_warning(concat(change, " as in '", where, "': the run goes on with its own"));
   const auto loaded = checkpoint::load(from.path,
                                        {.model = parts_.model,
                                         .optimizer = o.evaluate ? nullptr : &parts_.optimizer,
                                         .rng = o.evaluate ? nullptr : &default_generator(),
                                         .arch = parts_.arch},
                                        {.group = parts_.session.world()});
-  const std::string where = from.path.string();
   best_ = io::attribute<double>(loaded.metrics.attributes, "best_prec1", where + ": /metrics");
   position_ = from.position;
   if (o.evaluate) return;
@@ -174,13 +179,15 @@ void Trainer::resume(const Resume& from) {
   const auto& sampler = parts_.train.sampler();
   const auto samples = io::attribute<std::int64_t>(loaded.sampler.attributes, "samples", where + ": /sampler");
   const auto& print = io::attribute<std::string>(loaded.sampler.attributes, "fingerprint", where + ": /sampler");
-  if (samples != sampler.options().size || print != std::to_string(io::fingerprint(parts_.train.dataset())))
-    fail(Kind::data,
-         concat("'", where, "' was trained on other data (", samples, " samples, here ", sampler.options().size,
-                "); resume with the data set it was started with, or start anew with --pretrained"));
+  const auto world = parts_.session.world();
+  world.agree(samples == sampler.options().size && print == std::to_string(io::fingerprint(parts_.train.dataset())),
+              concat("'", where, "' was trained on other data (", samples, " samples, here ", sampler.options().size,
+                     "); resume with the data set it was started with, or start anew with --pretrained"),
+              Kind::data, "data of the checkpoint");
   const auto seed = io::attribute<std::int64_t>(loaded.sampler.attributes, "seed", where + ": /sampler");
-  if (seed != static_cast<std::int64_t>(sampler.options().seed))
-    fail(Kind::data, concat("'", where, "' was trained with --seed ", seed, ", not ", sampler.options().seed));
+  world.agree(seed == static_cast<std::int64_t>(sampler.options().seed),
+              concat("'", where, "' was trained with --seed ", seed, ", not ", sampler.options().seed), Kind::data,
+              "seed of the checkpoint");
   if (loaded.scheduler.attributes != scheduler_section(parts_.schedule).attributes && parts_.session.rank() == 0)
     log_warning(concat("the learning rate schedule is not the one of '", where, "': this run follows its own options"));
   if (loaded.world_size == parts_.session.size()) restore_ddp(loaded.ddp);
@@ -213,7 +220,7 @@ checkpoint::Section Trainer::ddp_section() const { return plan_section(parts_.dd
 
 void Trainer::restore_ddp(const checkpoint::Section& section) {
   const auto plan = plan_of(section);
-  if (!plan.empty() && !parts_.ddp.restore_bucket_plan(plan))
+  if (!plan.empty() && !parts_.ddp.restore_bucket_plan(plan) && parts_.session.rank() == 0)
     log_warning("the bucket plan of the checkpoint does not fit this model's gradients: sums may differ in order");
 }
 
@@ -223,10 +230,11 @@ void Trainer::note_start() {
   if (parts_.session.rank() == 0) starts = io::record_attempt(parts_.options.checkpoint_dir, position_.step).count;
   starts = world.all_reduce(starts, dist::ReduceOp::max, "starts from this step");
   if (starts >= io::kMaxAttempts)
-    fail(Kind::numerical,
-         concat("start ", starts, " in a row from step ", position_.step, " of '", parts_.options.checkpoint_dir,
-                "' without a newer checkpoint: something stops the run each time; look into its logs, and "
-                "delete the file ATTEMPTS there to try again"));
+    world.agree(false,
+                concat("start ", starts, " in a row from step ", position_.step, " of '", parts_.options.checkpoint_dir,
+                       "' without a newer checkpoint: something stops the run each time; look into its logs, and "
+                       "delete the file ATTEMPTS there to try again"),
+                Kind::numerical, "starts from this step");
 }
 
 }  // namespace apex::train

@@ -36,6 +36,9 @@ struct SessionOptions {
   /// Compare each collective across ranks before it starts. Also switched on by APEX_DIST_DEBUG=1. On CUDA the caller
   /// waits for the comparison, so that all ranks must use the channels of a group in one order.
   bool debug = false;
+  /// This rank has come to say something and to go (it was asked for its help text, say). Then no rank looks for a
+  /// device, and dismissed() is true on all of them: they end in order instead of waiting for it.
+  bool dismiss = false;
   /// What to ask of MPI_Init_thread; what it provides counts.
   int thread_level = MPI_THREAD_MULTIPLE;
   /// Most elements handed to MPI in one call; larger tensors travel in pieces. MPI's own limit is INT_MAX.
@@ -78,6 +81,9 @@ class Session {
   const SessionOptions& options() const noexcept { return options_; }
   /// The MPI_THREAD_ level in force. Below MPI_THREAD_MULTIPLE there is no progress thread and nothing overlaps.
   int thread_level() const noexcept { return thread_level_; }
+
+  /// Whether some rank's options said dismiss.
+  bool dismissed() const noexcept { return options_.dismiss; }
 
   /// Totals over all groups, and over all groups of one purpose.
   Statistics statistics() const;

@@ -20,10 +20,11 @@ namespace apex::kernels {
 struct BatchNormOptions {
   double eps = 1e-5;        ///< added to the variance; > 0
   bool relu = false;        ///< y = max(., 0), fused; NaN stays NaN
-  View batches_tracked{};   ///< i64, one element, on ctx.device: batch_norm_forward raises it by one (an empty x
-                            ///< counts too); may be undefined. The other ops ignore it
+  View batches_tracked{};   ///< i64, one element, on ctx.device: batch_norm_forward raises it by one, unless the
+                            ///< batch is empty (no value per channel); may be undefined. The other ops ignore it
   bool cumulative = false;  ///< batch_norm_forward's momentum is 1 / (batches_tracked + 1), read on the device: running
-                            ///< statistics are the plain average of all batches. Needs batches_tracked
+                            ///< statistics are the plain average of all batches with a value in them. Needs
+                            ///< batches_tracked
   /// A second term of the gradient, x's sizes, dtype and strides: batch_norm_backward and
   /// batch_norm_inference_backward work with dy + more_dy, rounded to x's dtype. Where a residual branches off, the sum
   /// of its gradients then needs no pass of its own. May be undefined; dx may be it.
@@ -40,7 +41,8 @@ struct BatchNormOptions {
 /// @param mean, inv_std  [C], saved for backward
 /// @param residual       added before the ReLU; may be undefined
 /// @param running_mean, running_var  updated in place; both undefined: not tracked
-/// @throws Kind::argument when each channel has exactly one value (no variance). Empty x: running statistics stay
+/// @throws Kind::argument when each channel has exactly one value (no variance). An empty batch: running
+///         statistics and batches_tracked stay
 void batch_norm_forward(const Context& ctx, View y, View mean, View inv_std, View running_mean, View running_var,
                         ConstView x, ConstView weight, ConstView bias, ConstView residual, double momentum,
                         const BatchNormOptions& options = {});

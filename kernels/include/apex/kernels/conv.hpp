@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 
 #include "apex/core/context.hpp"
 #include "apex/core/view.hpp"
@@ -19,8 +20,21 @@ struct Conv2dOptions {
 
 /// Sizes of y for x [N, C, H, W] and w [K, C/groups, R, S]:
 ///   H' = floor((H + 2 padding - dilation (R - 1) - 1) / stride) + 1, W' alike.
-/// @throws Kind::argument naming what does not fit
+/// @throws Kind::argument naming what does not fit, or a size that int64 cannot hold
 Dims conv2d_output_sizes(const Dims& x, const Dims& w, const Conv2dOptions& options);
+
+/// What sizes of a convolution depend on beside x and w, in any number of spatial dimensions.
+struct ConvSizing {
+  const char* op;  ///< what messages call it
+  std::span<const std::int64_t> stride, padding, dilation;
+  std::span<const std::int64_t> output_padding = {};  ///< of a transposed one
+  std::int64_t groups = 1;
+};
+/// As conv2d_output_sizes, for x [N, C, ...] and w [K, C/groups, ...] with as many spatial dimensions as there are
+/// strides.
+Dims conv_output_sizes(const Dims& x, const Dims& w, const ConvSizing& sizing);
+/// As conv_transpose2d_output_sizes.
+Dims conv_transpose_output_sizes(const Dims& x, const Dims& w, const ConvSizing& sizing);
 
 /// Cross-correlation, as every deep learning library understands convolution:
 ///
@@ -52,13 +66,13 @@ struct ConvTranspose2dOptions {
   std::array<std::int64_t, 2> padding{0, 0};         ///< >= 0, cut off on both sides
   std::array<std::int64_t, 2> output_padding{0, 0};  ///< >= 0 and less than the stride or the dilation; rows and
                                                      ///< columns more at the end
-  std::array<std::int64_t, 2> dilation{1, 1};  ///< >= 1
-  std::int64_t groups = 1;                     ///< divides both channel counts
+  std::array<std::int64_t, 2> dilation{1, 1};        ///< >= 1
+  std::int64_t groups = 1;                           ///< divides both channel counts
 };
 
 /// Sizes of y for x [N, C, H, W] and w [C, K/groups, R, S]:
 ///   H' = (H - 1) stride - 2 padding + dilation (R - 1) + output_padding + 1, W' alike.
-/// @throws Kind::argument naming what does not fit
+/// @throws Kind::argument naming what does not fit, or a size that int64 cannot hold
 Dims conv_transpose2d_output_sizes(const Dims& x, const Dims& w, const ConvTranspose2dOptions& options);
 
 /// Transposed convolution: the gradient of conv2d's input as an op of its own, from a small image to a large one.

@@ -35,7 +35,7 @@ enum class Saves { nothing, input, output };
 Saves saves_of(UnaryOp op) noexcept;
 
 /// dx = dy * op'(x), from the input x or the output y as saves_of(op) says ("saved"; undefined for Saves::nothing).
-/// One floating dtype. abs and sign have derivative 0 at 0; relu passes where y > 0.
+/// One floating dtype. abs and sign have derivative 0 at 0; relu passes where y > 0. A y of 16 bits is a rounded one.
 void unary_backward(const Context& ctx, View dx, ConstView dy, ConstView saved, UnaryOp op);
 
 /// dx = y > 0 ? dy : 0: backward of relu from its output, in whatever op it was fused.

@@ -16,13 +16,19 @@
 
 namespace apex::kernels {
 
+/// How errors of gather name what was asked for, where it serves another op.
+struct IndexSource {
+  const char* op = "gather";
+  ConstView given{};  ///< the indices as the caller gave them, of which `index` is a view: positions are those in it
+};
+
 /// out[..., i, ...] = x[..., index[..., i, ...], ...], where i and the index stand at dimension `dim`.
 /// @param out    index's sizes, x's dtype; any strides; shares no memory with x
 /// @param x      any dtype and strides, rank 1 or more
 /// @param index  x's rank; along other dimensions than `dim` at most x's size
 /// A wrong index on CUDA: NaN (0 in types that have none).
 /// @throws Kind::argument for sizes, dtypes or devices that do not fit
-void gather(const Context& ctx, View out, ConstView x, ConstView index, int dim);
+void gather(const Context& ctx, View out, ConstView x, ConstView index, int dim, const IndexSource& source = {});
 
 struct ScatterOptions {
   std::optional<std::int64_t> ignore_index = {};  ///< elements with this index are left out

@@ -30,8 +30,9 @@ struct PointwiseLoss {
 ///                    Derivative w (x - t) / max(x (1 - x), 1e-12)
 ///   bce_with_logits  w ((1 - t) ln(1 + e^x) + p t ln(1 + e^-x)): bce of sigmoid(x) without its overflow, p the weight
 ///                    of positives. Infinite x give 0 where the target's share of them is 0
-///   kl_div           t (ln t - x), 0 for t = 0; log_target: e^t (t - x). x are logarithms of probabilities.
-///                    The derivative by t is 0 for t = 0
+///   kl_div           t (ln t - x), 0 for t = 0; log_target: e^t (t - x), 0 where e^t is 0, for t = -infinity too.
+///                    x are logarithms of probabilities; a target above 0 (e^t > 0) at x = -infinity costs infinity.
+///                    The derivative by t is 0 where the target is
 ///
 /// then their sum, their mean (over all elements; of none: NaN), or the losses themselves.
 /// @param loss        one element (rank 0 or [1]) for mean and sum, x's sizes for none; A
@@ -60,7 +61,8 @@ struct NllOptions {
 /// @param labels        [N, ...] i64
 /// @param weight        [C] of x's dtype, contiguous; undefined: 1
 /// A label that is neither in [0, C) nor ignore_index: on the CPU Kind::argument naming place and value; on CUDA, where
-/// throwing would mean waiting for the device, the loss there (and with it mean and sum) is NaN and the gradient 0.
+/// throwing would mean waiting for the device, the loss there (and with it mean and sum) is NaN and the gradient 0,
+/// unless data checks are on (kernels/data_checks.hpp): then the same error.
 void nll_loss(const Context& ctx, View loss, View total_weight, ConstView x, ConstView labels, ConstView weight,
               const NllOptions& options = {});
 

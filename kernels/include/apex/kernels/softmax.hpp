@@ -6,6 +6,9 @@
 #include "apex/core/view.hpp"
 
 // One floating dtype per call, any strides, sums in accum_t. An output may be an input itself.
+//
+// Derivatives are formed of y as it was stored, so that x need not be kept. Of a 16-bit y they are those of the rounded
+// result: 1 - y, say, has no more digits than y's last place leaves, and is 0 where y was rounded to 1.
 
 namespace apex::kernels {
 

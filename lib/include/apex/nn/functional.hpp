@@ -50,9 +50,9 @@ Tensor sqrt(const Tensor& x);
 Tensor rsqrt(const Tensor& x);
 Tensor reciprocal(const Tensor& x);
 Tensor square(const Tensor& x);
-Tensor tanh(const Tensor& x);
-Tensor sigmoid(const Tensor& x);
-Tensor relu(const Tensor& x);  ///< derivative 0 at 0; NaN stays NaN
+Tensor tanh(const Tensor& x);     ///< derivative 1 - y^2 of the rounded result y, which in 16 bits has few digits
+Tensor sigmoid(const Tensor& x);  ///< derivative y (1 - y), likewise
+Tensor relu(const Tensor& x);     ///< derivative 0 at 0; NaN stays NaN
 Tensor erf(const Tensor& x);
 
 // --- activations; formulas, corners and limits: kernels::Activation ---
@@ -191,7 +191,7 @@ struct BatchNormArguments {
   Tensor weight = {}, bias = {};  ///< undefined: 1 and 0
   Tensor running_mean = {},
          running_var = {};          ///< undefined: not tracked (training only); updated in place when training
-  Tensor num_batches_tracked = {};  ///< i64, one element: training raises it by one; may be undefined
+  Tensor num_batches_tracked = {};  ///< i64, one element: training raises it by one unless x is empty; may be undefined
   bool training = true;             ///< statistics of the batch; else the running ones
   /// Undefined: running statistics are the plain average of all batches num_batches_tracked counts, this one included.
   std::optional<double> momentum = 0.1;
@@ -217,6 +217,7 @@ using AvgPoolOptions = kernels::Pool2dOptions;
 Tensor avg_pool2d(const Tensor& x, const AvgPoolOptions& options);
 Tensor adaptive_avg_pool2d(const Tensor& x, std::array<std::int64_t, 2> output);
 
+/// Derivatives are formed of the rounded result; see kernels/softmax.hpp.
 Tensor softmax(const Tensor& x, int dim);
 Tensor log_softmax(const Tensor& x, int dim);
 

@@ -107,6 +107,27 @@ class Conv1d : public Module {
   Tensor weight_, bias_;
 };
 
+/// y = conv_transpose1d(x, weight) + bias. weight [in, out / groups, k], bias [out]. New: as ConvTranspose2d.
+class ConvTranspose1d : public Module {
+ public:
+  struct Options {
+    std::int64_t in_channels = 0, out_channels = 0;
+    std::int64_t kernel = 1, stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1;
+    bool bias = true;
+  };
+  /// @throws Kind::argument as ConvTranspose2d
+  explicit ConvTranspose1d(const Options& options, Generator& generator = default_generator());
+  Tensor forward(const Tensor& x) override;
+  std::string_view kind() const override { return "ConvTranspose1d"; }
+  const Options& options() const { return options_; }
+  const Tensor& weight() const { return weight_; }
+  const Tensor& bias() const { return bias_; }  ///< undefined without a bias
+
+ private:
+  Options options_;
+  Tensor weight_, bias_;
+};
+
 /// y = x weight^T + bias. weight [out, in], bias [out]; x [..., in]. New: uniform in +-1 / sqrt(in).
 class Linear : public Module {
  public:

@@ -53,10 +53,13 @@ class OptionSet {
   /// The one argument without a name; help shows `placeholder`.
   void positional(const std::string& placeholder, std::string& target, const std::string& help);
 
-  /// Reads all sources and sets the targets. Declares --help and --config itself.
+  /// Reads all sources and sets the targets; the command line only where it asks for help or the version. Declares
+  /// --help, --version and --config itself.
   /// @throws UsageError
   void parse(int argc, const char* const* argv);
   bool help_wanted() const noexcept;
+  /// What --help or --version is to print; empty where neither was given.
+  std::string text_wanted() const;
   std::string help() const;
 
   bool was_given(const std::string& long_name) const;

@@ -36,6 +36,9 @@ struct StepReport {
 
 /// What a run says: progress on the terminal or in the log (rank 0), metrics.jsonl and TensorBoard (rank 0), sample ids
 /// (every rank). Lines are main_amp's, tab-separated.
+///
+/// An evaluation does not own the checkpoint directory: its one record goes into a metrics.jsonl there only where the
+/// directory's lock is free, and a warning says so where it is not, or where nothing can be written.
 class Reporter {
  public:
   /// Keeps every record that is there.
@@ -81,6 +84,8 @@ class Reporter {
     double samples = 0;
     std::vector<Meter> metrics;
   };
+  void open_metrics(std::int64_t start_step);
+  void write_validation(std::int64_t step, const std::vector<io::MetricField>& fields);
   void reset(Meters& meters) const;
   void update(Meters& meters, const std::vector<double>& sums, double seconds) const;
   std::string figures(const Meters& meters, int loss_digits) const;
@@ -88,6 +93,7 @@ class Reporter {
   TrainOptions options_;
   std::vector<std::string> names_;
   bool talks_ = false;
+  bool metrics_wanted_ = false;
   std::unique_ptr<io::MetricsWriter> metrics_;
   std::unique_ptr<io::TensorBoardWriter> tensorboard_;
   std::unique_ptr<io::Progress> progress_;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,16 @@ namespace apex::train {
 
 /// Rank by what the launcher left in the environment (Open MPI, PMIx, PMI, Slurm), before MPI is up; 0 when alone.
 int launcher_rank();
+
+/// Whether a launcher started this process with others, before MPI is up.
+bool launched_with_others();
+
+/// What a program that was asked for `text` (its help, say; empty: nothing was asked of this rank) does instead of its
+/// work: prints it once for the job. Empty when the ranks are to go on: none of them was asked, or this process is
+/// alone in the job and was not. Where there are others it needs a Session, and is collective.
+std::optional<int> say_and_end(const std::string& program, const std::string& text, const dist::Session& session);
+/// The same before a Session is made, for a process that has no others to think of.
+std::optional<int> say_and_end(const std::string& program, const std::string& text);
 
 /// One line on stderr, from launcher rank 0 only: "program: message; see program --help". @returns exit_code::kUsage
 int report_usage_error(const std::string& program, const std::string& message);

@@ -39,7 +39,9 @@ struct TrainerParts {
   dist::Session& session;
   const TrainOptions& options;
   std::vector<EffectiveOption> configuration;  ///< stored under /config
-  std::string arch;                            ///< stored, and compared on resume
+  /// Which of these shape the training: a resume names those that are not as they were.
+  std::vector<std::string> recipe;
+  std::string arch;  ///< stored, and compared on resume
   std::shared_ptr<nn::Module> model;
   optimizers::Optimizer& optimizer;
   parallel::DistributedDataParallel& ddp;
@@ -109,6 +111,7 @@ class Trainer {
   /// Counts this start; gives up at the third in a row from the same step.
   void note_start();
   void announce() const;
+  void announce_nothing_left() const;
   Device device() const { return parts_.session.device(); }
   double waited() const;
   std::int64_t total_steps() const;

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/kernels/conv.hpp"
 
+#include <functional>
+
 #include "common.hpp"
 
 namespace apex::nn::functional {
@@ -90,13 +92,27 @@ Tensor convolve(const Passes<Options>& passes, Tensor x, Tensor weight, Tensor b
 /// [a, b, length] as an image of one row.
 Tensor as_row(const Tensor& t) { return reshape(t, {t.size(0), t.size(1), 1, t.size(2)}); }
 
+/// The arguments of an op on sequences, before its twin on images sees them under another name and in other sizes.
+/// @param sizes  of its output, or an error under its own name
+void check_sequence(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                    const std::function<Dims()>& sizes) {
+  if (!x.defined() || !weight.defined()) fail(Kind::argument, concat(op, ": x or weight is an undefined tensor"));
+  const std::int64_t channels = sizes()[1];
+  const auto check = [&](const char* name, const Tensor& t) {
+    if (t.device() != x.device())
+      fail(Kind::argument, concat(op, ": ", name, " is on ", t.device(), ", x is on ", x.device()));
+    if (t.dtype() != x.dtype()) fail(Kind::argument, concat(op, ": ", name, " is ", t.dtype(), ", wanted ", x.dtype()));
+  };
+  check("weight", weight);
+  if (!bias.defined()) return;
+  check("bias", bias);
+  if (bias.sizes() != Dims{channels})
+    fail(Kind::argument, concat(op, ": bias has sizes ", bias.sizes(), ", wanted [", channels, ']'));
+}
+
 /// An op on sequences by its twin on images of one row.
 template <class F>
-Tensor on_rows(const char* name, const char* weight_sizes, const Tensor& x, const Tensor& weight, F&& twin) {
-  if (!x.defined() || !weight.defined()) fail(Kind::argument, concat(name, ": x or weight is an undefined tensor"));
-  if (x.dim() != 3 || weight.dim() != 3)
-    fail(Kind::argument, concat(name, ": x has sizes ", x.sizes(), " and weight ", weight.sizes(),
-                                ", wanted [N, C, L] and ", weight_sizes));
+Tensor on_rows(const Tensor& x, const Tensor& weight, F&& twin) {
   const Tensor y = twin(as_row(x), as_row(weight));
   return reshape(y, {y.size(0), y.size(1), y.size(3)});
 }
@@ -117,7 +133,15 @@ Tensor conv2d_weight(const Tensor& x, const Dims& sizes, const Tensor& dy, const
 }
 
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
-  return on_rows("conv1d", "[K, C/groups, R]", x, weight, [&](const Tensor& rows, const Tensor& taps) {
+  check_sequence("conv1d", x, weight, bias, [&] {
+    return kernels::conv_output_sizes(x.sizes(), weight.sizes(),
+                                      {.op = "conv1d",
+                                       .stride = {&o.stride, 1},
+                                       .padding = {&o.padding, 1},
+                                       .dilation = {&o.dilation, 1},
+                                       .groups = o.groups});
+  });
+  return on_rows(x, weight, [&](const Tensor& rows, const Tensor& taps) {
     return conv2d(
         rows, taps, bias,
         {.stride = {1, o.stride}, .padding = {0, o.padding}, .dilation = {1, o.dilation}, .groups = o.groups});
@@ -125,7 +149,16 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
 }
 
 Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvTranspose1dOptions& o) {
-  return on_rows("conv_transpose1d", "[C, K/groups, R]", x, weight, [&](const Tensor& rows, const Tensor& taps) {
+  check_sequence("conv_transpose1d", x, weight, bias, [&] {
+    return kernels::conv_transpose_output_sizes(x.sizes(), weight.sizes(),
+                                                {.op = "conv_transpose1d",
+                                                 .stride = {&o.stride, 1},
+                                                 .padding = {&o.padding, 1},
+                                                 .dilation = {&o.dilation, 1},
+                                                 .output_padding = {&o.output_padding, 1},
+                                                 .groups = o.groups});
+  });
+  return on_rows(x, weight, [&](const Tensor& rows, const Tensor& taps) {
     return conv_transpose2d(rows, taps, bias,
                             {.stride = {1, o.stride},
                              .padding = {0, o.padding},

@@ -20,11 +20,12 @@ Tensor scattered(const Like& like, const Tensor& src_in, const Tensor& index, in
                    [index, dim](const Tensor& dy) -> Gradients { return {gather(dy, dim, index)}; });
 }
 
-Tensor gathered(Op which, Tensor x, int dim, Tensor index) {
+/// @param given  the indices as the caller gave them
+Tensor gathered(Op which, Tensor x, int dim, Tensor index, const Tensor& given) {
   OpScope op(which, {&x, &index});
   if (!index.defined()) fail(Kind::argument, concat(op.row().name, ": index is not given"));
   Tensor y = empty(index.sizes(), x.dtype(), x.device(), x.memory_format());
-  kernels::gather(x.context(), y.view(), x.view(), index.view(), dim);
+  kernels::gather(x.context(), y.view(), x.view(), index.view(), dim, {op.row().name, given.view()});
   return op.record(y, {x, index}, {{"index", index}}, [like = Like(x), index, dim](const Tensor& dy) -> Gradients {
     return {scattered(like, dy, index, dim), Tensor()};
   });
@@ -50,7 +51,7 @@ Ordered ordered(const OpScope& op, const Tensor& x, Tensor values, Tensor indice
 
 Tensor gather(const Tensor& x, int dim, const Tensor& index) {
   if (x.defined()) dim = wrap_dim(dim, x.dim(), "gather");
-  return gathered(Op::gather, x, dim, index);
+  return gathered(Op::gather, x, dim, index, index);
 }
 
 Tensor scatter_add(const Tensor& x_in, int dim, const Tensor& index_in, const Tensor& src_in) {
@@ -76,7 +77,7 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
     fail(Kind::argument, concat("index_select: index must be of rank 1, is ",
                                 index.defined() ? to_string(index.sizes()) : std::string("undefined")));
   const int d = wrap_dim(dim, x.dim(), "index_select");
-  return gathered(Op::index_select, x, d, for_every_line(index, x.sizes(), d));
+  return gathered(Op::index_select, x, d, for_every_line(index, x.sizes(), d), index);
 }
 
 Tensor embedding(const Tensor& indices_in, const Tensor& weight_in, std::optional<std::int64_t> padding_idx) {
@@ -95,7 +96,8 @@ Tensor embedding(const Tensor& indices_in, const Tensor& weight_in, std::optiona
   Tensor y = empty(sizes, weight.dtype(), weight.device());
   const Tensor list = reshape(indices, {-1});
   const Tensor index = for_every_line(list, {list.numel(), features}, 0);
-  kernels::gather(y.context(), views::reshape(y, index.sizes()).view(), weight.view(), index.view(), 0);
+  kernels::gather(y.context(), views::reshape(y, index.sizes()).view(), weight.view(), index.view(), 0,
+                  {op.row().name, indices.view()});
   return op.record(y, {weight, indices}, {{"indices", list}},
                    [like = Like(weight), list, index, padding_idx](const Tensor& dy) -> Gradients {
                      const Tensor rows = reshape(dy, index.sizes());

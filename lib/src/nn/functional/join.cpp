@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "apex/core/size_arithmetic.hpp"
 #include "common.hpp"
 
 // Cutting tensors and putting them together: slice, flip, roll, pad, cat, stack.
@@ -18,9 +19,9 @@ struct Range {
 
 Tensor view_of(const Tensor& x, int dim, const Range& r) {
   Dims sizes = x.sizes(), strides = x.strides();
-  const std::int64_t offset = x.storage_offset() + (r.count > 0 ? r.start * strides[dim] : 0);
+  const std::int64_t offset = x.storage_offset() + (r.count > 0 && x.numel() > 0 ? r.start * strides[dim] : 0);
   sizes[dim] = r.count;
-  strides[dim] *= r.step;
+  if (r.count > 1) strides[dim] *= r.step;
   return views::as_strided(x, sizes, strides, offset);
 }
 
@@ -30,11 +31,13 @@ Dims padded_sizes(const Tensor& x, std::span<const Padding> amounts) {
   Dims sizes = x.sizes();
   for (int d = 0; d < x.dim(); ++d) {
     const auto [before, after] = amounts[static_cast<std::size_t>(d)];
-    const std::int64_t cut = std::max<std::int64_t>(0, -before) + std::max<std::int64_t>(0, -after);
-    if (cut > sizes[d])
+    // What is cut is at most the size, so that these differences are in range whatever the amounts are.
+    const std::int64_t left = sizes[d] + std::min<std::int64_t>(0, std::max(before, -sizes[d] - 1));
+    if (left < 0 || left + std::min<std::int64_t>(0, std::max(after, -sizes[d] - 1)) < 0)
       fail(Kind::argument, concat("pad: ", before, " before and ", after, " after cut more than dimension ", d,
                                   " of sizes ", x.sizes(), " has"));
-    sizes[d] += before + after;
+    sizes[d] = size_of_sum("pad", 1, before < after ? before : after, sizes[d]);
+    sizes[d] = size_of_sum("pad", 1, before < after ? after : before, sizes[d]);
   }
   return sizes;
 }
@@ -55,7 +58,7 @@ Tensor slice(const Tensor& x_in, int dim, std::int64_t start, std::int64_t stop,
   const std::int64_t size = x.sizes()[d];
   const auto in_range = [size](std::int64_t i) { return std::clamp<std::int64_t>(i < 0 ? i + size : i, 0, size); };
   const std::int64_t first = in_range(start), last = std::max(first, in_range(stop));
-  const Range range{first, (last - first + step - 1) / step, step};
+  const Range range{first, last == first ? 0 : (last - first - 1) / step + 1, step};
   return op.record(view_of(x, d, range), {x}, {}, [like = Like(x), d, range, last](const Tensor& dy) -> Gradients {
     Tensor dx = like.zeros_beside(dy);
     copy_of(dy, view_of(dx, d, range));
@@ -85,7 +88,7 @@ Tensor roll(const Tensor& x, std::int64_t shift, int dim) {
   const int d = wrap_dim(dim, x.dim(), "roll");
   const std::int64_t size = x.sizes()[d];
   if (size == 0) return x;
-  const std::int64_t moved = ((shift % size) + size) % size;
+  const std::int64_t moved = shift % size + (shift % size < 0 ? size : 0);
   if (moved == 0) return x;
   return cat({narrow(x, d, size - moved, moved), narrow(x, d, 0, size - moved)}, d);
 }
@@ -136,7 +139,7 @@ Tensor cat(std::span<const Tensor> tensors, int dim) {
     lengths.push_back(parts[i].sizes()[d]);
   }
   sizes[d] = 0;
-  for (const std::int64_t n : lengths) sizes[d] += n;
+  for (const std::int64_t n : lengths) sizes[d] = size_of_sum("cat", 1, n, sizes[d]);
   Tensor y = empty(sizes, first.dtype(), first.device(), first.memory_format());
   std::int64_t at = 0;
   for (const Tensor& part : parts) {

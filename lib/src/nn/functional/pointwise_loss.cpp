@@ -56,8 +56,11 @@ Tensor slope_by_target(const PointwiseLoss& o, const Pair& in) {
       return weighted(sub(weighted(up, in.pos_weight), down), in.weight);
     }
     case LossKind::kl_div: {
-      if (o.log_target) return mul(exp(t), scale(sub(t, x), 1.0, 1.0));
       const Tensor zero = zeros({}, t.dtype(), t.device()), one = ones({}, t.dtype(), t.device());
+      if (o.log_target) {
+        const Tensor p = exp(t);
+        return mul(p, where(where_above(p, 0.0), scale(sub(t, x), 1.0, 1.0), zero));
+      }
       const Tensor positive = where_above(t, 0.0);  // a logarithm of 0 has no derivative, also where it is not used
       return where(positive, scale(sub(log(where(positive, t, one)), x), 1.0, 1.0), zero);
     }

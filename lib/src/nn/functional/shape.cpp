@@ -22,15 +22,14 @@ Tensor flatten(const Tensor& x, int start, int end) {
   if (x.dim() == 0) return reshape(x, {1});
   const int first = wrap_dim(start, x.dim(), "flatten"), last = wrap_dim(end, x.dim(), "flatten");
   if (first > last) fail(Kind::argument, concat("flatten: dimensions ", start, " to ", end, " of sizes ", x.sizes()));
-  Dims sizes;
-  std::int64_t joined = 1;
+  Dims sizes, joined;
   for (int d = 0; d < x.dim(); ++d) {
     if (d < first || d > last) {
       sizes.push_back(x.sizes()[d]);
       continue;
     }
-    joined *= x.sizes()[d];
-    if (d == last) sizes.push_back(joined);
+    joined.push_back(x.sizes()[d]);
+    if (d == last) sizes.push_back(element_count(joined));
   }
   return reshape(x, sizes);
 }

@@ -66,7 +66,8 @@ struct DatasetPair {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> validation;  ///< null when the source has none and none was required
   Normalization normalization;
-  std::string kind;  ///< "idx", "folder", "pack" or "synthetic"
+  std::string kind;     ///< "idx", "folder", "pack" or "synthetic"
+  std::string warning;  ///< one line that a program shows once: pictures that a folder has and this library leaves out
 };
 
 struct SyntheticOptions {

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <map>
+
 #include "apex/io/data/dataset.hpp"
 
 namespace apex::io {
@@ -41,7 +43,7 @@ class IdxDataset final : public Dataset {
 
 /// A folder per class, pictures at any depth below it. Classes are sorted by name, files by path (byte order), so every
 /// machine counts alike. Takes .jpg, .jpeg and .png in any case; hidden files and folders are passed over; symbolic
-/// links are followed, a circle of them is an error.
+/// links are followed, a circle of them is an error. Pictures of other formats are left out and counted.
 class ImageFolder final : public Dataset {
  public:
   /// With `class_names` given (of the training part), class folders must be among them and take their numbers.
@@ -58,6 +60,9 @@ class ImageFolder final : public Dataset {
   Image load(std::int64_t i) const override;
   ImagePart load_part(std::int64_t i, const ChooseBox& choose) const override;
   std::optional<std::vector<std::uint8_t>> encoded(std::int64_t i) const override;
+  /// How many pictures of formats that are not read (.webp, .gif, .bmp, .tiff and others) were passed over, by
+  /// extension in lower case.
+  const std::map<std::string, std::int64_t>& left_out() const noexcept { return left_out_; }
 
  private:
   struct File {
@@ -70,6 +75,7 @@ class ImageFolder final : public Dataset {
   int channels_ = 3;
   std::vector<std::string> class_names_;
   std::vector<File> files_;
+  std::map<std::string, std::int64_t> left_out_;
 };
 
 /// Pictures made from (seed, index) alone. Class i mod classes; each class has a coarse coloured pattern of its own,
