@@ -43,7 +43,7 @@ class Threshold {
 
 constexpr DType kFloating[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
 // Rows of a few lines and a rest, below and above the shortest that streams, and one that two threads share.
-constexpr std::int64_t kLengths[] = {1, 15, 16, 17, 33, 511, 1023, 1024, 1025, 2047, 2048, 2049, 4103, 40009};
+constexpr std::int64_t kLengths[] = {1, 15, 16, 17, 33, 1023, 1024, 1025, 2047, 2048, 2049, 4103, 40009};
 
 /// Values over many magnitudes, with everything that is special among them.
 Tensor varied(std::int64_t n, DType dtype, std::uint64_t seed) {
@@ -95,7 +95,7 @@ TEST(Streaming, TheDefaultThresholdIsThatOfACache) {
 template <class Call>
 void check_paths(DType dtype, std::int64_t n, const std::string& what, Call&& call) {
   const Tensor a = varied(n, dtype, 1), b = varied(n, dtype, 3);
-  for (const std::int64_t offset : {0, 1, 5, 31}) {
+  for (const std::int64_t offset : {0, 1, 31}) {
     SCOPED_TRACE(concat(what, ' ', dtype, ' ', n, " at ", offset));
     Guarded past(n, dtype, offset), through(n, dtype, offset);
     {
@@ -243,8 +243,9 @@ TEST(Vectors, ReductionsAreThoseOfStridedOperands) {
   if (test::on_cuda()) return;
   for (const auto dtype : {DType::f32, DType::f16, DType::bf16})
     for (const auto op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::max, ReduceOp::min})
-      for (const Dims& sizes : {Dims{1, 1}, Dims{3, 7}, Dims{5, 31}, Dims{70, 33}, Dims{9, 4096}, Dims{3, 4113},
-                                Dims{2, 8192}, Dims{2, 12305}, Dims{521, 40}, Dims{1100, 64}, Dims{67, 1061}})
+      for (const Dims& sizes :
+           {Dims{1, 1}, Dims{3, 7}, Dims{5, 31}, Dims{70, 33}, Dims{9, 4096}, Dims{3, 4113}, Dims{2, 8192},
+            Dims{2, 12305}, Dims{521, 40}, Dims{64, 15}, Dims{1100, 64}, Dims{67, 1061}})
         for (int special = 0; special < 3; ++special)  // plain numbers; zeros of two signs; a NaN somewhere
           for (const Dims& dims : {Dims{}, Dims{0}, Dims{1}}) {
             const std::int64_t n = sizes[0] * sizes[1], at = (n * 2) / 3;

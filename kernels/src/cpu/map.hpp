@@ -103,8 +103,8 @@ struct VectorRow {
   MapVector second(std::int64_t i) const { return Sixteen<T>::second(x + i); }
   void fetch_ahead(std::int64_t i) const { cpu::fetch_ahead(x + i, 1); }
   VectorRow from(std::int64_t i) const { return {x + i}; }
-  VectorRow copied(T* to, std::int64_t i, std::int64_t m) const {
-    std::copy_n(x + i, m, to);
+  VectorRow copied(T* to, std::int64_t m) const {
+    std::copy_n(x, m, to);
     return {to};
   }
 };
@@ -115,7 +115,7 @@ struct VectorConstant {
   void fetch_ahead(std::int64_t) const {}
   VectorConstant from(std::int64_t) const { return *this; }
   template <class T>
-  VectorConstant copied(T*, std::int64_t, std::int64_t) const {
+  VectorConstant copied(T*, std::int64_t) const {
     return *this;
   }
 };
@@ -133,25 +133,29 @@ template <bool kStream, class T, class F, class... X>
   }
 }
 
-/// out[i] = f(x[i]...) for rows or constants x. What lies before a line of `out` (kStream) or is left at the end goes
-/// through copies.
+/// out[i] = f(x[i]...) for rows or constants x. What lies before a line of `out` (kStream) or is left at the end is
+/// computed apart, the end before `out` is written, which may be one of x.
 template <bool kStream, class T, class F, class... X>
 void vector_row(T* out, std::int64_t n, const F& f, const X&... x) {
   constexpr std::int64_t kStep = kStream ? kLineBytes / static_cast<std::int64_t>(sizeof(T)) : 16;
-  const auto through_copies = [&](std::int64_t i, std::int64_t m) {
-    if (m == 0) return;
-    alignas(kLineBytes) T result[kStep];
+  alignas(kLineBytes) T apart[kStep];
+  if (n < kStep) {
     T held[sizeof...(X)][kStep] = {};
-    [&]<std::size_t... k>(std::index_sequence<k...>) {
-      sixteens<kStream>(result, kStep, f, x.copied(held[k], i, m)...);
-    }
+    [&]<std::size_t... k>(std::index_sequence<k...>) { sixteens<kStream>(apart, kStep, f, x.copied(held[k], n)...); }
     (std::index_sequence_for<X...>());
-    std::copy_n(result, m, out + i);
-  };
-  const std::int64_t head = kStream ? std::min(up_to_line(out), n) : 0, whole = (n - head) / kStep * kStep;
-  through_copies(0, head);
+    std::copy_n(apart, n, out);
+    return;
+  }
+  std::int64_t head = 0;
+  if constexpr (kStream) {
+    head = up_to_line(out);
+    sixteens<kStream>(apart, kStep, f, x...);
+    std::copy_n(apart, head, out);
+  }
+  const std::int64_t whole = (n - head) / kStep * kStep, left = n - head - whole;
+  if (left > 0) sixteens<kStream>(apart, kStep, f, x.from(n - kStep)...);
   if (whole > 0) sixteens<kStream>(out + head, whole, f, x.from(head)...);
-  through_copies(head + whole, n - head - whole);
+  std::copy_n(apart + kStep - left, left, out + n - left);
 }
 
 /// out[i] = f(x[i])

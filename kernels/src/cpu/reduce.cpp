@@ -240,6 +240,15 @@ void take_rows(Taker<R>& taker, float* acc, const T* x, std::int64_t step, std::
       V::store(acc + at + V::width, high);
     }
   }
+  for (; i + V::width <= width; i += V::width) {
+    Vector held = V::load(acc + i);
+    for (int r = 0; r < kRows; ++r) {
+      const Vector a = V::load(x + r * step + i);
+      taker.look_at(a, a);
+      held = taker.take(held, a);
+    }
+    V::store(acc + i, held);
+  }
   for (; i < width; ++i)
     for (int r = 0; r < kRows; ++r) acc[i] = R::take(acc[i], convert<float>(x[r * step + i]));
 }
