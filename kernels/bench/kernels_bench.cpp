@@ -335,6 +335,12 @@ void large_copy(benchmark::State& state, DType dtype) {
   });
 }
 
+/// The same bytes by the library's own copy, which writes past the cache.
+void large_copy_op(benchmark::State& state, DType dtype) {
+  const Tensor x = large(dtype), y = empty_like(x);
+  large_run(state, dtype, 2, [&] { kernels::copy({}, y.view(), x.view()); });
+}
+
 void large_unary(benchmark::State& state, DType dtype, kernels::UnaryOp op) {
   const Tensor x = large(dtype), y = empty_like(x);
   large_run(state, dtype, 2, [&] { kernels::unary({}, y.view(), x.view(), op); });
@@ -377,6 +383,7 @@ void register_large() {
   for (const DType t : kLargeTypes) {
     const std::string tail = std::string("/") + name_of(t);
     add_row("large_copy" + tail, [=](benchmark::State& s) { large_copy(s, t); });
+    add_row("large_copy_op" + tail, [=](benchmark::State& s) { large_copy_op(s, t); });
     for (const auto op : {UnaryOp::neg, UnaryOp::sqrt, UnaryOp::relu, UnaryOp::exp, UnaryOp::log, UnaryOp::tanh,
                           UnaryOp::sigmoid, UnaryOp::erf})
       add_row(std::string("large_unary/") + name_of(op) + tail, [=](benchmark::State& s) { large_unary(s, t, op); });

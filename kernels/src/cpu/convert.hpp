@@ -71,18 +71,57 @@ inline __m256 widen_8(const bfloat16* src) {
   const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(src)));
   return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
+/// Sixteen, rounded to nearest even, NaN quiet.
+template <class T>
+inline __m256i narrowed_16(__m256 low, __m256 high);
+template <>
+inline __m256i narrowed_16<float16>(__m256 low, __m256 high) {
+  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return _mm256_set_m128i(_mm256_cvtps_ph(high, kNearest), _mm256_cvtps_ph(low, kNearest));
+}
+/// The same steps as detail::bfloat_from_float: an f32 with the rounded bits in its upper half.
+inline __m256i rounded_to_bfloat(__m256 value) {
+  const __m256i bits = _mm256_castps_si256(value);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  return _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+}
+inline __m256i quiet_where_nan(__m256i rounded, __m256 value) {
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+  const __m256i quiet = _mm256_or_si256(_mm256_castps_si256(value), _mm256_set1_epi32(0x400000));
+  return _mm256_blendv_epi8(rounded, quiet, is_nan);
+}
+template <>
+inline __m256i narrowed_16<bfloat16>(__m256 low, __m256 high) {
+  __m256i a = rounded_to_bfloat(low), b = rounded_to_bfloat(high);
+  if (_mm256_movemask_ps(_mm256_cmp_ps(low, high, _CMP_UNORD_Q)) != 0) [[unlikely]] {
+    a = quiet_where_nan(a, low);
+    b = quiet_where_nan(b, high);
+  }
+  const __m256i packed = _mm256_packus_epi32(_mm256_srli_epi32(a, 16), _mm256_srli_epi32(b, 16));
+  return _mm256_permute4x64_epi64(packed, 0b11011000);  // packing works within halves of the register
+}
+/// Sixteen as their even and their odd elements: for bf16 cheaper than as lower and upper halves.
+inline __m256 even_of_16(const bfloat16* src) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(src)), 16));
+}
+inline __m256 odd_of_16(const bfloat16* src) {
+  const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src));
+  return _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+inline __m256i joined_16(__m256 even, __m256 odd) {
+  __m256i a = rounded_to_bfloat(even), b = rounded_to_bfloat(odd);
+  if (_mm256_movemask_ps(_mm256_cmp_ps(even, odd, _CMP_UNORD_Q)) != 0) [[unlikely]] {
+    a = quiet_where_nan(a, even);
+    b = quiet_where_nan(b, odd);
+  }
+  return _mm256_blend_epi16(_mm256_srli_epi32(a, 16), b, 0b10101010);
+}
 inline void narrow_8(float16* dst, __m256 value) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(dst),
                    _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-/// The same steps as detail::bfloat_from_float.
 inline void narrow_8(bfloat16* dst, __m256 value) {
-  const __m256i bits = _mm256_castps_si256(value), high = _mm256_srli_epi32(bits, 16);
-  const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
-  const __m256i step = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, step), 16);
-  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-  const __m256i result = _mm256_blendv_epi8(rounded, _mm256_or_si256(high, _mm256_set1_epi32(0x40)), is_nan);
+  const __m256i result = _mm256_srli_epi32(quiet_where_nan(rounded_to_bfloat(value), value), 16);
   const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(result), _mm256_extracti128_si256(result, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(dst), packed);
 }
@@ -102,6 +141,9 @@ template <class T>
 inline void store_halves(T* dst, const float* src, std::int64_t n) {
   std::int64_t i = 0;
 #if APEX_HALVES_BY_8
+  for (; i + 16 <= n; i += 16)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst + i),
+                        narrowed_16<T>(_mm256_loadu_ps(src + i), _mm256_loadu_ps(src + i + 8)));
   for (; i + 8 <= n; i += 8) narrow_8(dst + i, _mm256_loadu_ps(src + i));
 #endif
   for (; i < n; ++i) dst[i] = T(src[i]);

@@ -5,8 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "convert.hpp"
-#include "loop.hpp"
+#include "map.hpp"
 
 namespace apex::kernels::cpu {
 namespace {
@@ -53,10 +52,17 @@ template <class T>
 void copy_same_type(T* dst, const T* src, const Loop<2>& loop) {
   if (const int dim = transposed_dim(loop); dim >= 0) return copy_transposed(dst, src, loop, dim);
   const std::int64_t to = loop.inner_stride(0), from = loop.inner_stride(1);
-  parallel_rows(loop, [=](const auto& offset, std::int64_t n) {
+  constexpr std::int64_t kBytes = 2 * sizeof(T);
+  const bool stream = to == 1 && from == 1 && streams(dst, loop.inner_size(), loop.numel * kBytes);
+  parallel_rows(loop, stream, [=](const auto& offset, std::int64_t n) {
     T* d = dst + offset[0];
     const T* s = src + offset[1];
-    if (to == 1 && from == 1)
+    if (stream)
+      for_each_block(d, n, true, [&](std::int64_t i, std::int64_t m) {
+        fetch_ahead(s + i, m);
+        stream_block(d + i, s + i, m);
+      });
+    else if (to == 1 && from == 1)
       std::memcpy(d, s, static_cast<std::size_t>(n) * sizeof(T));
     else
       for (std::int64_t i = 0; i < n; ++i) d[i * to] = s[i * from];
@@ -66,18 +72,23 @@ void copy_same_type(T* dst, const T* src, const Loop<2>& loop) {
 template <class To, class From>
 void cast(To* dst, const From* src, const Loop<2>& loop) {
   using Through = std::conditional_t<is_half_type<From>, float, From>;
-  constexpr std::int64_t kBlock = 256;
   const std::int64_t to = loop.inner_stride(0), from = loop.inner_stride(1);
-  parallel_rows(loop, [=](const auto& offset, std::int64_t n) {
+  constexpr std::int64_t kBytes = sizeof(To) + sizeof(From);
+  const bool stream =
+      to == 1 && static_cast<const void*>(dst) != src && streams(dst, loop.inner_size(), loop.numel * kBytes);
+  parallel_rows(loop, stream, [=](const auto& offset, std::int64_t n) {
     To* d = dst + offset[0];
     const From* s = src + offset[1];
-    if constexpr (is_half_type<From> || is_half_type<To>) {
-      Through block[kBlock];
-      for (std::int64_t i = 0; i < n; i += kBlock) {
-        const std::int64_t m = std::min(kBlock, n - i);
-        load_block(block, s + i * from, from, m);
-        store_block(d + i * to, to, block, m);
-      }
+    if (is_half_type<From> || is_half_type<To> || stream) {
+      Through block[kMapBlock];
+      for_each_block(d, n, stream, [&](std::int64_t i, std::int64_t m) {
+        if (stream && from == 1) fetch_ahead(s + i, m);
+        const Through* values = as_block(block, s + i * from, from, m);
+        if (stream)
+          stream_block(d + i, values, m);
+        else
+          store_block(d + i * to, to, values, m);
+      });
     } else if (to == 1 && from == 1) {
       for (std::int64_t i = 0; i < n; ++i) d[i] = convert<To>(s[i]);
     } else {
@@ -106,9 +117,15 @@ void fill(const Context&, View dst, double value) {
     const T v = convert<T>(value);
     T* out = dst.as<T>();
     const std::int64_t stride = loop.inner_stride(0);
-    parallel_rows(loop, [=](const auto& offset, std::int64_t n) {
+    const bool stream =
+        stride == 1 && streams(out, loop.inner_size(), loop.numel * static_cast<std::int64_t>(sizeof(T)));
+    T block[kMapBlock];
+    std::fill_n(block, kMapBlock, v);
+    parallel_rows(loop, stream, [&](const auto& offset, std::int64_t n) {
       T* d = out + offset[0];
-      if (stride == 1)
+      if (stream)
+        for_each_block(d, n, true, [&](std::int64_t i, std::int64_t m) { stream_block(d + i, block, m); });
+      else if (stride == 1)
         std::fill_n(d, n, v);
       else
         for (std::int64_t i = 0; i < n; ++i) d[i * stride] = v;

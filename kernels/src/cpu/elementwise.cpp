@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "../elementwise_impl.hpp"
 #include "map.hpp"
+#include "vector_math.hpp"
 
 namespace apex::kernels::cpu {
 namespace {
@@ -22,13 +23,13 @@ void binary_typed(T* out, const T* a, const T* b, const Loop<3>& loop, BinaryOp 
   using C = compute_t<T>;
   const auto run = [&](auto f) { map2(out, a, b, loop, f); };
   switch (op) {
-    case BinaryOp::add: return run([](C x, C y) { return wrapping(x, y, [](auto p, auto q) { return p + q; }); });
-    case BinaryOp::sub: return run([](C x, C y) { return wrapping(x, y, [](auto p, auto q) { return p - q; }); });
-    case BinaryOp::mul: return run([](C x, C y) { return wrapping(x, y, [](auto p, auto q) { return p * q; }); });
-    case BinaryOp::minimum: return run([](C x, C y) { return x < y || x != x ? x : y; });
-    case BinaryOp::maximum: return run([](C x, C y) { return x > y || x != x ? x : y; });
+    case BinaryOp::add: return run([](auto x, auto y) { return wrapping(x, y, [](auto p, auto q) { return p + q; }); });
+    case BinaryOp::sub: return run([](auto x, auto y) { return wrapping(x, y, [](auto p, auto q) { return p - q; }); });
+    case BinaryOp::mul: return run([](auto x, auto y) { return wrapping(x, y, [](auto p, auto q) { return p * q; }); });
+    case BinaryOp::minimum: return run([](auto x, auto y) { return vm::minimum(x, y); });
+    case BinaryOp::maximum: return run([](auto x, auto y) { return vm::maximum(x, y); });
     case BinaryOp::div:
-      if constexpr (is_floating_type<T>) run([](C x, C y) { return x / y; });
+      if constexpr (is_floating_type<T>) run([](auto x, auto y) { return x / y; });
       return;
     case BinaryOp::pow:
       if constexpr (is_floating_type<T>) run([](C x, C y) { return std::pow(x, y); });
@@ -104,7 +105,7 @@ void relu_backward(const Context&, View dx, ConstView dy, ConstView y) {
   const auto loop = loop_of(dx, dy, y);
   visit_floating(dx.dtype, "relu_backward", [&]<class T>() {
     using C = compute_t<T>;
-    map2(dx.as<T>(), dy.as<T>(), y.as<T>(), loop, [](C g, C v) { return v > C(0) ? g : C(0); });
+    map2(dx.as<T>(), dy.as<T>(), y.as<T>(), loop, [](auto g, auto v) { return v > C(0) ? g : decltype(g){}; });
   });
 }
 
@@ -112,7 +113,7 @@ void scale_shift(const Context&, View out, ConstView x, double scale, double shi
   const auto loop = loop_of(out, x);
   visit_floating(out.dtype, "scale_shift", [&]<class T>() {
     using C = compute_t<T>;
-    map1(out.as<T>(), x.as<T>(), loop, [s = C(scale), t = C(shift)](C v) { return v * s + t; });
+    map1(out.as<T>(), x.as<T>(), loop, [s = C(scale), t = C(shift)](auto v) { return v * s + t; });
   });
 }
 
@@ -120,7 +121,7 @@ void add_scaled(const Context&, View out, ConstView a, double alpha, ConstView b
   const auto loop = loop_of(out, a, b);
   visit_floating(out.dtype, "add_scaled", [&]<class T>() {
     using C = compute_t<T>;
-    map2(out.as<T>(), a.as<T>(), b.as<T>(), loop, [s = C(alpha)](C x, C y) { return x + s * y; });
+    map2(out.as<T>(), a.as<T>(), b.as<T>(), loop, [s = C(alpha)](auto x, auto y) { return x + s * y; });
   });
 }
 

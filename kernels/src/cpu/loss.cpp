@@ -54,11 +54,12 @@ template <LossTerm kTerm, class Formula, class T, int N, class Offsets>
 void values_of(compute_t<T>* value, Formula f, const Inputs<T>& in, const Loop<N>& loop, const Offsets& offset,
                std::int64_t at, std::int64_t m) {
   using C = compute_t<T>;
-  C x[kMapBlock], t[kMapBlock], w[kMapBlock], p[kMapBlock];
-  const auto load = [&](C* block, const T* data, int k) {
+  C blocks[4][kMapBlock];
+  const auto load = [&](const T* data, int k) {
     const std::int64_t stride = loop.inner_stride(k);
-    load_block(block, data + offset[static_cast<std::size_t>(k)] + at * stride, stride, m);
+    return as_block(blocks[k - 1], data + offset[static_cast<std::size_t>(k)] + at * stride, stride, m);
   };
+  const C *x = load(in.x, 1), *t = load(in.t, 2);
   const auto each = [&](auto&& weight_at, auto&& pos_weight_at) {
 #pragma omp simd
     for (std::int64_t j = 0; j < m; ++j) {
@@ -70,11 +71,8 @@ void values_of(compute_t<T>* value, Formula f, const Inputs<T>& in, const Loop<N
         value[j] = f.by_target(x[j], t[j], weight_at(j), pos_weight_at(j));
     }
   };
-  load(x, in.x, 1);
-  load(t, in.t, 2);
   if (!in.weighted) return each([](std::int64_t) { return C(1); }, [](std::int64_t) { return C(1); });
-  load(w, in.w, 3);
-  load(p, in.p, 4);
+  const C *w = load(in.w, 3), *p = load(in.p, 4);
   each([&](std::int64_t j) { return w[j]; }, [&](std::int64_t j) { return p[j]; });
 }
 
@@ -89,7 +87,7 @@ double sum_of(const Formula& f, const Inputs<T>& in, const Loop<5>& loop, double
       for (std::int64_t i = 0; i < n; i += kMapBlock) {
         const std::int64_t m = std::min(kMapBlock, n - i);
         values_of<LossTerm::value>(value, f, in, loop, offset, i, m);
-        sum += static_cast<double>(simd::sum<C>(m, [&](std::int64_t j) { return value[j]; }));
+        sum += static_cast<double>(lane_sum(value, m));
       }
     });
     parts[part] = sum;

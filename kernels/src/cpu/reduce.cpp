@@ -5,9 +5,12 @@
 #include "../reduce_impl.hpp"
 #include "convert.hpp"
 #include "loop.hpp"
+#include "streaming.hpp"
+#include "vec.hpp"
 
 // The elements that go into one output are cut into segments whose bounds depend on sizes only; segments are reduced in
-// 16 lanes (or, where outputs lie side by side, row by row) and their results combined in order, sums in f64.
+// 16 lanes (or, where outputs lie side by side, row by row) and their results combined in order, sums in f64. Elements
+// side by side that are computed in f32 go through vectors: the same operations in the same order, so the same bits.
 
 namespace apex::kernels::cpu {
 namespace {
@@ -42,6 +45,39 @@ struct Min {
   static Merged merge(C a, C b) { return take(a, b); }
 };
 
+using Vector = VectorOps<float>::Value;
+
+/// Takes vectors as R does. A NaN among them only raises a flag, since to keep one costs more than the maximum itself:
+/// who sees the flag starts again without vectors.
+template <class R>
+struct Taker {
+  Vector take(Vector a, Vector b) { return a + b; }
+  void look_at(Vector, Vector) {}
+  bool flagged() const { return false; }
+};
+#if APEX_HALVES_BY_8
+struct OrderTaker {
+  __m256 nan = _mm256_setzero_ps();
+
+  void look_at(Vector a, Vector b) { nan = _mm256_or_ps(nan, _mm256_cmp_ps(__m256(a), __m256(b), _CMP_UNORD_Q)); }
+  bool flagged() const { return _mm256_movemask_ps(nan) != 0; }
+};
+// Of equal numbers (zeros of two signs) the instructions give the second operand, the one already held.
+template <>
+struct Taker<Max<float>> : OrderTaker {
+  Vector take(Vector a, Vector b) { return Vector(_mm256_max_ps(__m256(b), __m256(a))); }
+};
+template <>
+struct Taker<Min<float>> : OrderTaker {
+  Vector take(Vector a, Vector b) { return Vector(_mm256_min_ps(__m256(b), __m256(a))); }
+};
+template <class C>
+inline constexpr bool has_vectors = std::is_same_v<C, float>;
+#else
+template <class C>
+inline constexpr bool has_vectors = false;
+#endif
+
 /// Kept and reduced dimensions as two loops over x; the kept one carries the output's offsets too.
 struct Split {
   Loop<2> kept;     // operand 0: out, operand 1: x
@@ -63,6 +99,14 @@ Split split_dims(const View& out, const ConstView& x) {
   return {make_loop<2>(kept_sizes, {kept_out, kept_x}), make_loop<1>(reduced_sizes, {reduced_x})};
 }
 
+/// The lanes onto each other, in halves.
+template <class R, class C>
+C fold(C (&lane)[simd::kLanes]) {
+  for (int width = simd::kLanes / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) lane[l] = R::take(lane[l], lane[l + width]);
+  return lane[0];
+}
+
 /// Reduces n strided elements in 16 lanes.
 template <class R, class C, class T>
 C reduce_row(const T* x, std::int64_t stride, std::int64_t n) {
@@ -79,9 +123,38 @@ C reduce_row(const T* x, std::int64_t stride, std::int64_t n) {
     }
     for (int l = 0; j + l < m; ++l) lane[l] = R::take(lane[l], block[j + l]);
   }
-  for (int width = simd::kLanes / 2; width > 0; width /= 2)
-    for (int l = 0; l < width; ++l) lane[l] = R::take(lane[l], lane[l + width]);
-  return lane[0];
+  return fold<R>(lane);
+}
+
+/// The same for kRows rows of n f32 or 16-bit elements side by side, `step` from row to row. False where a NaN was met.
+template <class R, int kRows, class T>
+bool reduce_rows(float* result, const T* x, std::int64_t step, std::int64_t n) {
+  using V = VectorOps<float>;
+  Taker<R> taker;
+  Vector low[kRows], high[kRows];
+  for (int r = 0; r < kRows; ++r) low[r] = high[r] = V::spread(R::identity());
+  const auto take = [&](int r, const auto* from) {
+    const Vector a = V::load(from), b = V::load(from + V::width);
+    taker.look_at(a, b);
+    low[r] = taker.take(low[r], a);
+    high[r] = taker.take(high[r], b);
+  };
+  std::int64_t i = 0;
+  for (; i + simd::kLanes <= n; i += simd::kLanes)
+    for (int r = 0; r < kRows; ++r) {
+      const T* from = x + r * step + i;
+      fetch_ahead(from, 1);
+      take(r, from);
+    }
+  for (int r = 0; i < n && r < kRows; ++r) {  // what is left, filled up with what changes no lane
+    float rest[simd::kLanes];
+    std::fill_n(rest, simd::kLanes, R::identity());
+    for (std::int64_t l = 0; i + l < n; ++l) rest[l] = convert<float>(x[r * step + i + l]);
+    take(r, rest);
+  }
+  for (int r = 0; r < kRows; ++r)
+    result[r] = fold_8(taker.take(low[r], high[r]), [&](Vector a, Vector b) { return taker.take(a, b); });
+  return !taker.flagged();
 }
 
 template <class R, class C, class T>
@@ -90,7 +163,20 @@ typename R::Merged reduce_range(const T* x, const Loop<1>& loop, std::int64_t be
   for_each_row(loop, begin, end, [&](const auto& offset, std::int64_t n) {
     const T* row = x + offset[0];
     const std::int64_t stride = loop.inner_stride(0);
-    for (std::int64_t i = 0; i < n; i += kSegment)
+    std::int64_t i = 0;
+    if constexpr (has_vectors<C>) {
+      constexpr int kPair = 2;  // segments in flight: one alone waits for its own sums
+      float part[kPair];
+      for (; stride == 1 && i + kPair * kSegment <= n; i += kPair * kSegment) {
+        if (!reduce_rows<R, kPair>(part, row + i, kSegment, kSegment)) break;
+        for (const float p : part) total = R::merge(total, p);
+      }
+      for (; stride == 1 && i < n; i += kSegment) {
+        if (!reduce_rows<R, 1>(part, row + i, 0, std::min(kSegment, n - i))) break;
+        total = R::merge(total, part[0]);
+      }
+    }
+    for (; i < n; i += kSegment)
       total = R::merge(total, reduce_row<R, C>(row + i * stride, stride, std::min(kSegment, n - i)));
   });
   return total;
@@ -130,6 +216,43 @@ void reduce_along(const Context& ctx, const T* x, const Split& s, Store&& store)
   }
 }
 
+/// acc[i] = take(... take(acc[i], x[i]) ..., x[i + (kRows - 1) step]) for i in [0, width).
+template <class R, int kRows, class T>
+void take_rows(Taker<R>& taker, float* acc, const T* x, std::int64_t step, std::int64_t width) {
+  using V = VectorOps<float>;
+  constexpr std::int64_t kLine = kLineBytes / static_cast<std::int64_t>(sizeof(T));
+  std::int64_t i = 0;
+  for (; i + kLine <= width; i += kLine) {
+    for (int r = 0; r < kRows; ++r)
+      __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(x + i) +
+                                                       static_cast<std::uintptr_t>(r + kRows) *
+                                                           static_cast<std::uintptr_t>(step) * sizeof(T)));
+    for (std::int64_t at = i; at < i + kLine; at += 2 * V::width) {
+      Vector low = V::load(acc + at), high = V::load(acc + at + V::width);
+      for (int r = 0; r < kRows; ++r) {
+        const T* from = x + r * step + at;
+        const Vector a = V::load(from), b = V::load(from + V::width);
+        taker.look_at(a, b);
+        low = taker.take(low, a);
+        high = taker.take(high, b);
+      }
+      V::store(acc + at, low);
+      V::store(acc + at + V::width, high);
+    }
+  }
+  for (; i + V::width <= width; i += V::width) {
+    Vector held = V::load(acc + i);
+    for (int r = 0; r < kRows; ++r) {
+      const Vector a = V::load(x + r * step + i);
+      taker.look_at(a, a);
+      held = taker.take(held, a);
+    }
+    V::store(acc + i, held);
+  }
+  for (; i < width; ++i)
+    for (int r = 0; r < kRows; ++r) acc[i] = R::take(acc[i], convert<float>(x[r * step + i]));
+}
+
 /// Neighbouring outputs are neighbours in x: rows of x are added onto a row of outputs.
 template <class R, class C, class T, class Store>
 void reduce_across(const Context& ctx, const T* x, const Split& s, Store&& store) {
@@ -146,25 +269,45 @@ void reduce_across(const Context& ctx, const T* x, const Split& s, Store&& store
     const std::int64_t first = tile * kWidth, width = std::min(kWidth, inner - first);
     C acc[kWidth], block[kWidth];
     M merged[kWidth];
-    std::fill_n(merged, width, M(R::identity()));
-    std::fill_n(acc, width, R::identity());
-    std::int64_t held = 0;
-    const auto flush = [&] {
-      for (std::int64_t i = 0; i < width; ++i) merged[i] = R::merge(merged[i], acc[i]);
+    const auto pass = [&](Taker<R> taker, bool by_vectors) {  // whether it met no NaN that it could not keep
+      std::fill_n(merged, width, M(R::identity()));
       std::fill_n(acc, width, R::identity());
-      held = 0;
-    };
-    for_each_row(s.kept, o * inner + first, o * inner + first + 1, [&](const auto& base, std::int64_t) {
-      for_each_row(s.reduced, p * part, std::min(p * part + part, terms), [&](const auto& offset, std::int64_t n) {
-        for (std::int64_t r = 0; r < n; ++r) {
-          load_block(block, x + base[1] + offset[0] + r * s.reduced.inner_stride(0), stride_x, width);
+      std::int64_t held = 0;
+      const auto flush = [&] {
+        for (std::int64_t i = 0; i < width; ++i) merged[i] = R::merge(merged[i], acc[i]);
+        std::fill_n(acc, width, R::identity());
+        held = 0;
+      };
+      for_each_row(s.kept, o * inner + first, o * inner + first + 1, [&](const auto& base, std::int64_t) {
+        for_each_row(s.reduced, p * part, std::min(p * part + part, terms), [&](const auto& offset, std::int64_t n) {
+          constexpr std::int64_t kFlush = 512, kRows = sizeof(T) == 2 ? 8 : 4;
+          const std::int64_t step = s.reduced.inner_stride(0);
+          std::int64_t taken = 1;
+          for (std::int64_t r = 0; r < n; r += taken) {
+            const T* row = x + base[1] + offset[0] + r * step;
+            taken = 1;
+            if constexpr (has_vectors<C>) {
+              if (by_vectors && kRows <= std::min(n - r, kFlush - held)) {
+                take_rows<R, kRows>(taker, acc, row, step, width);
+                taken = kRows;
+              } else if (by_vectors) {
+                take_rows<R, 1>(taker, acc, row, step, width);
+              }
+            }
+            if (!by_vectors) {
+              load_block(block, row, stride_x, width);
 #pragma omp simd
-          for (std::int64_t i = 0; i < width; ++i) acc[i] = R::take(acc[i], block[i]);
-          if (++held == 512) flush();
-        }
+              for (std::int64_t i = 0; i < width; ++i) acc[i] = R::take(acc[i], block[i]);
+            }
+            if ((held += taken) == kFlush) flush();
+          }
+        });
       });
-    });
-    flush();
+      flush();
+      return !taker.flagged();
+    };
+    const bool by_vectors = has_vectors<C> && stride_x == 1;
+    if (!pass(Taker<R>(), by_vectors)) pass(Taker<R>(), false);
     std::copy_n(merged, width, partial + p * s.kept.numel + o * inner + first);
   });
   parallel_ranges(s.kept.numel, parts, [&](std::int64_t begin, std::int64_t end) {

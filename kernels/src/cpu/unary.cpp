@@ -29,19 +29,19 @@ void unary_floating(T* out, const T* x, const Loop<2>& loop, UnaryOp op) {
   using C = compute_t<T>;
   const auto run = [&](auto f) { map1(out, x, loop, f); };
   switch (op) {
-    case UnaryOp::neg: return run([](C v) { return -v; });
-    case UnaryOp::abs: return run([](C v) { return std::abs(v); });
+    case UnaryOp::neg: return run([](auto v) { return -v; });
+    case UnaryOp::abs: return run([](auto v) { return vm::fabs(v); });
     case UnaryOp::sign: return run([](C v) { return v > C(0) ? C(1) : v < C(0) ? C(-1) : v; });
-    case UnaryOp::exp: return run([](C v) { return vm::exp(v); });
-    case UnaryOp::log: return run([](C v) { return vm::log(v); });
-    case UnaryOp::sqrt: return run([](C v) { return std::sqrt(v); });
-    case UnaryOp::rsqrt: return run([](C v) { return C(1) / std::sqrt(v); });
-    case UnaryOp::reciprocal: return run([](C v) { return C(1) / v; });
-    case UnaryOp::square: return run([](C v) { return v * v; });
-    case UnaryOp::tanh: return run([](C v) { return vm::tanh(v); });
-    case UnaryOp::sigmoid: return run([](C v) { return vm::sigmoid(v); });
-    case UnaryOp::relu: return run([](C v) { return v <= C(0) ? C(0) : v; });
-    case UnaryOp::erf: return run([](C v) { return vm::erf(v); });
+    case UnaryOp::exp: return run([](auto v) { return vm::exp(v); });
+    case UnaryOp::log: return run([](auto v) { return vm::log(v); });
+    case UnaryOp::sqrt: return run([](auto v) { return vm::sqrt(v); });
+    case UnaryOp::rsqrt: return run([](auto v) { return C(1) / vm::sqrt(v); });
+    case UnaryOp::reciprocal: return run([](auto v) { return C(1) / v; });
+    case UnaryOp::square: return run([](auto v) { return v * v; });
+    case UnaryOp::tanh: return run([](auto v) { return vm::tanh(v); });
+    case UnaryOp::sigmoid: return run([](auto v) { return vm::sigmoid(v); });
+    case UnaryOp::relu: return run([](auto v) { return v <= C(0) ? decltype(v){} : v; });
+    case UnaryOp::erf: return run([](auto v) { return vm::erf(v); });
   }
 }
 
@@ -50,19 +50,19 @@ void unary_backward_typed(T* dx, const T* dy, const T* saved, const Loop<3>& loo
   using C = compute_t<T>;
   const auto run = [&](auto f) { map2(dx, dy, saved, loop, f); };
   switch (op) {
-    case UnaryOp::neg: return run([](C g, C) { return -g; });
-    case UnaryOp::abs: return run([](C g, C x) { return x > C(0) ? g : x < C(0) ? -g : C(0) * g; });
-    case UnaryOp::sign: return run([](C g, C) { return C(0) * g; });
-    case UnaryOp::exp: return run([](C g, C y) { return g * y; });
-    case UnaryOp::log: return run([](C g, C x) { return g / x; });
-    case UnaryOp::sqrt: return run([](C g, C y) { return g / (C(2) * y); });
-    case UnaryOp::rsqrt: return run([](C g, C y) { return C(-0.5) * g * y * y * y; });
-    case UnaryOp::reciprocal: return run([](C g, C y) { return -g * y * y; });
-    case UnaryOp::square: return run([](C g, C x) { return C(2) * g * x; });
-    case UnaryOp::tanh: return run([](C g, C y) { return g * (C(1) - y * y); });
-    case UnaryOp::sigmoid: return run([](C g, C y) { return g * y * (C(1) - y); });
-    case UnaryOp::relu: return run([](C g, C y) { return y > C(0) ? g : C(0); });
-    case UnaryOp::erf: return run([](C g, C x) { return g * C(2 * std::numbers::inv_sqrtpi) * vm::exp(-x * x); });
+    case UnaryOp::neg: return run([](auto g, auto) { return -g; });
+    case UnaryOp::abs: return run([](auto g, auto x) { return x > C(0) ? g : x < C(0) ? -g : C(0) * g; });
+    case UnaryOp::sign: return run([](auto g, auto) { return C(0) * g; });
+    case UnaryOp::exp: return run([](auto g, auto y) { return g * y; });
+    case UnaryOp::log: return run([](auto g, auto x) { return g / x; });
+    case UnaryOp::sqrt: return run([](auto g, auto y) { return g / (C(2) * y); });
+    case UnaryOp::rsqrt: return run([](auto g, auto y) { return C(-0.5) * g * y * y * y; });
+    case UnaryOp::reciprocal: return run([](auto g, auto y) { return -g * y * y; });
+    case UnaryOp::square: return run([](auto g, auto x) { return C(2) * g * x; });
+    case UnaryOp::tanh: return run([](auto g, auto y) { return g * (C(1) - y * y); });
+    case UnaryOp::sigmoid: return run([](auto g, auto y) { return g * y * (C(1) - y); });
+    case UnaryOp::relu: return run([](auto g, auto y) { return y > C(0) ? g : decltype(g){}; });
+    case UnaryOp::erf: return run([](auto g, auto x) { return g * C(2 * std::numbers::inv_sqrtpi) * vm::exp(-x * x); });
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "apex/core/simd.hpp"
 #include "convert.hpp"
 
 namespace apex::kernels::cpu {
@@ -58,6 +59,36 @@ struct VectorOps {
     return lane[0];
   }
 };
+
+/// Halves of a register onto each other until one lane is left: the order of simd::Lanes::total, for 8 lanes.
+template <class Take>
+float fold_8(VectorOps<float>::Value v, Take&& take) {
+  v = take(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 4, 5, 6, 7));
+  v = take(v, __builtin_shufflevector(v, v, 2, 3, 2, 3, 2, 3, 2, 3));
+  v = take(v, __builtin_shufflevector(v, v, 1, 1, 1, 1, 1, 1, 1, 1));
+  return v[0];
+}
+
+/// simd::sum of x[0, n), to the bit.
+inline float lane_sum(const float* x, std::int64_t n) {
+  using V = VectorOps<float>;
+  V::Value low{}, high{};
+  const auto add = [&](const float* from) {
+    low += V::load(from);
+    high += V::load(from + V::width);
+  };
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) add(x + i);
+  if (i < n) {
+    float rest[16] = {};
+    for (std::int64_t l = 0; i + l < n; ++l) rest[l] = x[i + l];
+    add(rest);
+  }
+  return fold_8(low + high, [](V::Value a, V::Value b) { return a + b; });
+}
+inline double lane_sum(const double* x, std::int64_t n) {
+  return simd::sum<double>(n, [x](std::int64_t i) { return x[i]; });
+}
 
 /// The same for one element: what is left at the end of a row.
 template <class A>

@@ -6,128 +6,252 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
-// Functions that a compiler turns into vector code: no branch, no table, no call. f32 within 3 units in the last place
-// (but see erfc_of_positive), the same bits on every machine; f64 is the C library's. NaN goes through, and infinities
-// give the limits.
+#include "vec.hpp"
+
+// Functions for one number or for vectors: no branch, no table, no call. f32 within 2 units in the last place (sigmoid,
+// erf and softplus 2.5, normal_cdf 6); the same bits on every machine with fused multiply-add, others in a build
+// without it; f64 is the C library's. NaN goes through, and infinities give the limits.
 
 namespace apex::kernels::cpu::vm {
 
 #define APEX_INLINED [[gnu::always_inline]] inline
 
-/// x = n ln 2 + rest, |rest| <= ln 2 / 2; for |x| below 2^21.
-struct Reduced {
-  float rest;
-  std::int32_t n;
-};
-APEX_INLINED Reduced reduce_exponent(float x) {
-  constexpr float kRounder = 0x1.8p23f;  // adding it leaves the nearest integer in the last bits
-  const float shifted = x * 0x1.715476p0f + kRounder;
-  const float n = shifted - kRounder;
-  // ln 2 in two parts: n times the first is exact.
-  return {(x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1dp-20f,
-          std::bit_cast<std::int32_t>(shifted) - std::bit_cast<std::int32_t>(kRounder)};
+using Float8 = VectorOps<float>::Value;
+typedef std::int32_t Int8 __attribute__((vector_size(32)));
+typedef std::uint32_t Word8 __attribute__((vector_size(32)));
+
+/// What the f32 functions below take: one number, or eight, whose results have the same bits.
+template <class V>
+concept Real = std::is_same_v<V, float> || std::is_same_v<V, Float8>;
+template <class V>
+using IntOf = std::conditional_t<std::is_same_v<V, float>, std::int32_t, Int8>;
+template <class V>
+using WordOf = std::conditional_t<std::is_same_v<V, float>, std::uint32_t, Word8>;
+
+/// c, or c in every lane.
+template <class V, class C>
+APEX_INLINED V all(C c) {
+  if constexpr (std::is_same_v<V, Float8> && !std::is_same_v<C, Float8>)
+    return Float8{c, c, c, c, c, c, c, c};
+  else
+    return c;
 }
-/// e^r - 1 for |r| <= ln 2 / 2: the series, whose first term left out is below 2^-27 of the result.
-APEX_INLINED float expm1_of_rest(float r) {
-  float p = 1.0f / 5040;
-  p = p * r + 1.0f / 720;
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
-  p = p * r + 0.5f;
-  return p * r * r + r;
+/// a * b + c, rounded once where the build has the instruction.
+template <class A, class B, class C>
+APEX_INLINED auto fma(A a, B b, C c) {
+  constexpr bool one = std::is_same_v<A, float> && std::is_same_v<B, float> && std::is_same_v<C, float>;
+#ifdef __FMA__
+  if constexpr (one)
+    return __builtin_fmaf(a, b, c);
+  else
+    return Float8(_mm256_fmadd_ps(__m256(all<Float8>(a)), __m256(all<Float8>(b)), __m256(all<Float8>(c))));
+#else
+  if constexpr (one)
+    return a * b + c;
+  else
+    return all<Float8>(a) * all<Float8>(b) + all<Float8>(c);
+#endif
 }
-/// 2^n for n in [-126, 127].
-APEX_INLINED float power_of_two(std::int32_t n) {
-  return std::bit_cast<float>((static_cast<std::uint32_t>(n) + 127u) << 23);
+/// x, or the limit where it lies beyond; NaN stays, which is the instruction's second operand.
+template <class V>
+APEX_INLINED V at_least(V x, std::type_identity_t<V> low) {
+#ifdef __AVX2__
+  if constexpr (std::is_same_v<V, Float8>) return Float8(_mm256_max_ps(__m256(low), __m256(x)));
+#endif
+  return x < low ? low : x;
+}
+template <class V>
+APEX_INLINED V at_most(V x, std::type_identity_t<V> high) {
+#ifdef __AVX2__
+  if constexpr (std::is_same_v<V, Float8>) return Float8(_mm256_min_ps(__m256(high), __m256(x)));
+#endif
+  return x > high ? high : x;
+}
+/// The larger and the smaller, NaN if one is: the first where both are; of zeros the second.
+template <class V>
+APEX_INLINED V maximum(V x, V y) {
+#ifdef __AVX2__
+  if constexpr (std::is_same_v<V, Float8>) return x != x ? x : Float8(_mm256_max_ps(__m256(x), __m256(y)));
+#endif
+  return (x > y) | (x != x) ? x : y;
+}
+template <class V>
+APEX_INLINED V minimum(V x, V y) {
+#ifdef __AVX2__
+  if constexpr (std::is_same_v<V, Float8>) return x != x ? x : Float8(_mm256_min_ps(__m256(x), __m256(y)));
+#endif
+  return (x < y) | (x != x) ? x : y;
+}
+template <class V>
+APEX_INLINED V sqrt(V x) {
+#ifdef __AVX2__
+  if constexpr (std::is_same_v<V, Float8>) return Float8(_mm256_sqrt_ps(__m256(x)));
+#endif
+  if constexpr (std::is_same_v<V, Float8>) {
+    for (int l = 0; l < 8; ++l) x[l] = std::sqrt(x[l]);
+    return x;
+  } else {
+    return std::sqrt(x);
+  }
+}
+template <Real V>
+APEX_INLINED WordOf<V> bits_of(V x) {
+  return std::bit_cast<WordOf<V>>(x);
+}
+template <class V>
+APEX_INLINED V fabs(V x) {
+  if constexpr (Real<V>)
+    return std::bit_cast<V>(bits_of(x) & 0x7fffffffu);
+  else
+    return std::fabs(x);
+}
+template <Real V>
+APEX_INLINED V copysign(V size, V sign) {
+  return std::bit_cast<V>((bits_of(size) & 0x7fffffffu) | (bits_of(sign) & 0x80000000u));
 }
 
-APEX_INLINED float exp(float x) {
-  const float low = x < -104.0f ? -104.0f : x;  // beyond these all is 0 or infinity
-  const auto r = reduce_exponent(low > 89.0f ? 89.0f : low);
-  const std::int32_t half = r.n >> 1;  // in two steps, so that denormal results are rounded once
-  return (expm1_of_rest(r.rest) + 1.0f) * power_of_two(half) * power_of_two(r.n - half);
+inline constexpr float kRounder = 0x1.8p23f;  // adding it leaves the nearest integer in the last bits
+
+/// x = n ln 2 + rest, |rest| <= ln 2 / 2; for |x| below 2^21. n as kRounder + n.
+template <Real V>
+struct Reduced {
+  V rest, shifted;
+};
+template <Real V>
+APEX_INLINED Reduced<V> reduce_exponent(V x) {
+  const V shifted = fma(x, 0x1.715476p0f, kRounder);
+  const V n = shifted - kRounder;
+  // ln 2 in two parts: n times the first is exact.
+  return {fma(n, -0x1.7f7d1dp-20f, fma(n, -0x1.62e4p-1f, x)), shifted};
+}
+/// e^r - 1 for |r| <= ln 2 / 2: r + r^2 Q(r), Q the polynomial of least relative error, 2^-28.
+template <Real V>
+APEX_INLINED V expm1_of_rest(V r) {
+  V q = fma(r, 0.0013814222f, 0.008368899f);
+  q = fma(q, r, 0.041668406f);
+  q = fma(q, r, 0.1666652f);
+  q = fma(q, r, 0.49999994f);
+  return fma(q, r * r, r);
+}
+/// 2^(e - 127) for e in [1, 254].
+template <Real V>
+APEX_INLINED V power_of_exponent(WordOf<V> e) {
+  return std::bit_cast<V>(e << 23);
+}
+
+template <Real V>
+APEX_INLINED V exp(V x) {  // beyond the limits all is 0 or infinity
+  const auto r = reduce_exponent(at_most(at_least(x, all<V>(-104.0f)), all<V>(89.0f)));
+  const auto both = bits_of(r.shifted) - (bits_of(kRounder) - 2 * 127u);
+  const auto half = both >> 1;  // in two steps, so that denormal results are rounded once
+  return (expm1_of_rest(r.rest) + 1.0f) * power_of_exponent<V>(half) * power_of_exponent<V>(both - half);
 }
 
 /// e^x - 1 for x <= 88.
-APEX_INLINED float expm1(float x) {
-  const auto r = reduce_exponent(x < -20.0f ? -20.0f : x);
-  const float scale = power_of_two(r.n);
-  return expm1_of_rest(r.rest) * scale + (scale - 1.0f);
+template <Real V>
+APEX_INLINED V expm1(V x) {
+  const auto r = reduce_exponent(at_least(x, all<V>(-20.0f)));
+  const V scale = power_of_exponent<V>(bits_of(r.shifted) - (bits_of(kRounder) - 127u));
+  return fma(expm1_of_rest(r.rest), scale, scale - 1.0f);
 }
 
-APEX_INLINED float tanh(float x) {
-  const float a = std::fabs(x);
-  const float e = expm1(2.0f * (a > 10.0f ? 10.0f : a));  // beyond 10 the result rounds to 1
-  return std::copysign(e / (e + 2.0f), x);
+template <Real V>
+APEX_INLINED V tanh(V x) {
+  const V size = fabs(x), a = at_most(size, all<V>(10.0f));  // beyond, the result rounds to 1
+  const V e = expm1(a + a), u = x * x;
+  V p = fma(u, -0.005351520f, 0.020318318f);  // x + x^3 P(x^2) below 0.6, where the quotient loses more
+  p = fma(p, u, -0.05364044f);
+  p = fma(p, u, 0.13330252f);
+  p = fma(p, u, -0.3333324f);
+  return size < 0.6f ? fma(x * u, p, x) : copysign(e / (e + 2.0f), x);
 }
 
 /// ln m for m = (1 + s) / (1 - s), |s| <= 1/3: 2 artanh s.
-APEX_INLINED float log_of_ratio(float s) {
-  const float u = s * s;
-  float p = 1.0f / 17;
-  p = p * u + 1.0f / 15;
-  p = p * u + 1.0f / 13;
-  p = p * u + 1.0f / 11;
-  p = p * u + 1.0f / 9;
-  p = p * u + 1.0f / 7;
-  p = p * u + 1.0f / 5;
-  p = p * u + 1.0f / 3;
-  return 2.0f * s + 2.0f * s * u * p;
+template <Real V>
+APEX_INLINED V log_of_ratio(V s) {
+  const V u = s * s;
+  V p = fma(u, 1.0f / 17, 1.0f / 15);
+  p = fma(p, u, 1.0f / 13);
+  p = fma(p, u, 1.0f / 11);
+  p = fma(p, u, 1.0f / 9);
+  p = fma(p, u, 1.0f / 7);
+  p = fma(p, u, 1.0f / 5);
+  p = fma(p, u, 1.0f / 3);
+  const V twice = 2.0f * s;
+  return fma(twice * u, p, twice);
 }
 
 /// ln (1 + z) for z in [0, 1].
-APEX_INLINED float log1p_of_unit(float z) { return log_of_ratio(z / (2.0f + z)); }
+template <Real V>
+APEX_INLINED V log1p_of_unit(V z) {
+  return log_of_ratio(z / (2.0f + z));
+}
 
-APEX_INLINED float log(float x) {
-  const bool tiny = x < std::numeric_limits<float>::min();
-  const auto bits = std::bit_cast<std::int32_t>(tiny ? x * 0x1p23f : x);
-  const std::int32_t e = (bits - 0x3f3504f3) >> 23;  // the mantissa then lies in [sqrt(1/2), sqrt(2))
-  const float m = std::bit_cast<float>(bits - static_cast<std::int32_t>(static_cast<std::uint32_t>(e) << 23));
-  const float n = static_cast<float>(e) - (tiny ? 23.0f : 0.0f);
-  const float result = n * 0x1.62e4p-1f + (n * 0x1.7f7d1dp-20f + log_of_ratio((m - 1.0f) / (m + 1.0f)));
+template <Real V>
+APEX_INLINED V log(V x) {
+  using I = IntOf<V>;
+  const auto tiny = x < std::numeric_limits<float>::min();
+  const I bits = std::bit_cast<I>(tiny ? x * 0x1p23f : x);
+  const I e = (bits - 0x3f3504f3) >> 23;  // the mantissa then lies in [sqrt(1/2), sqrt(2))
+  const V m = std::bit_cast<V>(bits - std::bit_cast<I>(std::bit_cast<WordOf<V>>(e) << 23));
+  V whole;
+  if constexpr (std::is_same_v<V, float>)
+    whole = static_cast<float>(e);
+  else
+    whole = __builtin_convertvector(e, Float8);
+  const V n = whole - (tiny ? all<V>(23.0f) : V{});
+  const V result = fma(n, 0x1.62e4p-1f, fma(n, 0x1.7f7d1dp-20f, log_of_ratio((m - 1.0f) / (m + 1.0f))));
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const float special = x == 0.0f ? -kInfinity : x < 0.0f ? std::numeric_limits<float>::quiet_NaN() : x;
-  return x > 0.0f && x < kInfinity ? result : special;
+  const V nan = all<V>(std::numeric_limits<float>::quiet_NaN());
+  const V special = x == 0.0f ? all<V>(-kInfinity) : x < 0.0f ? nan : x;
+  return (x > 0.0f) & (x < kInfinity) ? result : special;
 }
 
-/// 1 - erf(t) for t >= 0: e^(-t^2) q P(q), q = 1 / (1 + t / 2), P an interpolation in Chebyshev points. The relative
-/// error is that of the rounded t^2 in the exponent: 5e-6 where results end.
-APEX_INLINED float erfc_of_positive(float t) {
-  const float q = 1.0f / (1.0f + 0.5f * t);
-  float p = 0.0174617488f;
-  p = p * q - 0.149686441f;
-  p = p * q + 0.486789882f;
-  p = p * q - 0.74103719f;
-  p = p * q + 0.474895567f;
-  p = p * q - 0.12403056f;
-  p = p * q + 0.233335376f;
-  p = p * q + 0.2372116f;
-  p = p * q + 0.283001602f;
-  p = p * q + 0.282058418f;
-  return p * q * exp(-t * t);
+/// 1 - erf(t) for t >= 0: e^(-t^2) q P(q), q = 1 / (1 + t / 2), P an interpolation in Chebyshev points. `square` is
+/// t^2 and `lost` what rounding took from it: where results end it would be 5e-6 of them.
+template <Real V>
+APEX_INLINED V erfc_of_positive(V t, V square, V lost) {
+  const V q = 1.0f / fma(t, 0.5f, 1.0f);
+  V p = fma(q, 0.0174617488f, -0.149686441f);
+  p = fma(p, q, 0.486789882f);
+  p = fma(p, q, -0.74103719f);
+  p = fma(p, q, 0.474895567f);
+  p = fma(p, q, -0.12403056f);
+  p = fma(p, q, 0.233335376f);
+  p = fma(p, q, 0.2372116f);
+  p = fma(p, q, 0.283001602f);
+  p = fma(p, q, 0.282058418f);
+  const V e = p * q * exp(-square);
+  return fma(e, -lost, e);
 }
 
-APEX_INLINED float erf(float x) {
-  const float a = std::fabs(x), u = x * x;
-  float p = 7.87587487e-05f;  // x P(x^2) below 1, so that small results keep their digits
-  p = p * u - 0.00080168643f;
-  p = p * u + 0.00518908724f;
-  p = p * u - 0.0268542115f;
-  p = p * u + 0.112835944f;
-  p = p * u - 0.37612626f;
-  p = p * u + 1.12837911f;
-  return a < 1.0f ? x * p : std::copysign(1.0f - erfc_of_positive(a), x);
+template <Real V>
+APEX_INLINED V erf(V x) {
+  const V a = fabs(x), u = x * x;
+  V p = fma(u, 7.87587487e-05f, -0.00080168643f);  // x P(x^2) below 1, so that small results keep their digits
+  p = fma(p, u, 0.00518908724f);
+  p = fma(p, u, -0.0268542115f);
+  p = fma(p, u, 0.112835944f);
+  p = fma(p, u, -0.37612626f);
+  p = fma(p, u, 1.12837911f);
+  return a < 1.0f ? x * p : copysign(1.0f - erfc_of_positive(a, u, V{}), x);
 }
 
 /// The distribution function of the standard normal distribution.
-APEX_INLINED float normal_cdf(float x) {
-  const float half = 0.5f * erfc_of_positive(std::fabs(x) * 0x1.6a09e6p-1f);
+template <Real V>
+APEX_INLINED V normal_cdf(V x) {
+  const V a = at_most(fabs(x), all<V>(15.0f));  // beyond, the tail is 0; squares stay finite
+  const V square = a * a;
+  const V half = 0.5f * erfc_of_positive(a * 0x1.6a09e6p-1f, 0.5f * square, 0.5f * fma(a, a, -square));
   return x < 0.0f ? half : 1.0f - half;
 }
 
-APEX_INLINED float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+template <Real V>
+APEX_INLINED V sigmoid(V x) {
+  return 1.0f / (1.0f + exp(-x));
+}
 
 inline double exp(double x) { return std::exp(x); }
 inline double expm1(double x) { return std::expm1(x); }
@@ -141,8 +265,7 @@ inline double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 /// ln (1 + e^x) without overflow.
 template <class C>
 APEX_INLINED C softplus(C x) {
-  const C positive = x > C(0) ? x : x != x ? x : C(0);
-  return positive + log1p_of_unit(exp(-std::fabs(x)));
+  return at_least(x, C{}) + log1p_of_unit(exp(-fabs(x)));
 }
 
 #undef APEX_INLINED
