@@ -151,7 +151,7 @@ template <class C>
 struct NovoGrad {
   Moments<C> moments;
   C eps, weight_decay;
-  bool inside, init_zero, inf;
+  bool inside, init_zero, norms_given, inf;
 
   explicit NovoGrad(const NovoGradOptions& o)
       : moments(o.beta1, o.beta2, o.grad_averaging),
@@ -159,13 +159,15 @@ struct NovoGrad {
         weight_decay(static_cast<C>(o.weight_decay)),
         inside(o.reg_inside_moment),
         init_zero(o.init_zero),
+        norms_given(o.norms_given),
         inf(o.norm_type == NormType::inf) {}
   CorrectionRule corrections(const NovoGradOptions& o) const {
     return moments.corrections(o.bias_correction, CorrectionRule::root_second);
   }
   APEX_FORMULA C blend(C kept, C norm, bool first) const {
-    if (first && !init_zero) return norm;
-    const C s = first ? C(0) : kept;
+    const bool starts = first && !norms_given;
+    if (starts && !init_zero) return norm;
+    const C s = starts ? C(0) : kept;
     return inf ? moments.b2 * s + moments.c2 * norm : root(moments.b2 * s * s + moments.c2 * norm * norm);
   }
   APEX_FORMULA C divisor(C norm, const Corrections<C>& c) const { return norm / c.second + eps; }
