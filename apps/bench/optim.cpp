@@ -129,7 +129,10 @@ void adam_row(Suite& suite, const Sizes& sizes, bool masters) {
       kernels::multi_tensor_adam(params.front().context(), pv, mv, vv, c, g, {},
                                  {.lr = kAdamLr, .weight_decay = kAdamDecay, .step = 2});
     };
+    const apex::Device device = suite.device();
+    const int launches = suite.on_cuda() ? 1 : 0;
     return Work{Unit::bytes, 28.0 * static_cast<double>(sizes.total()), run, [=](Check& check) {
+                  check.near("kernels", 0, kernels_queued(device, run), launches, 0, 0);
                   refill(params, 74), refill(m, 75), refill_positive(v, 76);
                   std::vector<double> want_p, want_m, want_v;
                   sample(params, [&](std::size_t t, std::int64_t i) {
@@ -164,7 +167,10 @@ void lamb_row(Suite& suite, const Sizes& sizes) {
       kernels::multi_tensor_lamb(params.front().context(), pv, mv, vv, {}, g, {},
                                  {.lr = kAdamLr, .weight_decay = kAdamDecay, .max_grad_norm = 0, .step = 2});
     };
+    const apex::Device device = suite.device();
+    const int launches = suite.on_cuda() ? 3 : 0;
     return Work{Unit::bytes, 40.0 * static_cast<double>(sizes.total()), run, [=](Check& check) {
+                  check.near("kernels", 0, kernels_queued(device, run), launches, 0, 0);
                   refill(params, 84), refill(m, 85), refill_positive(v, 86);
                   // Whole tensors are needed for their norms: the second and the last one.
                   for (const std::size_t t : {std::size_t{1}, params.size() - 1}) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <tuple>
 
+#include "apex/kernels/copy.hpp"
 #include "support/on_device.hpp"
 
 namespace apex {
@@ -1001,6 +1002,27 @@ TEST(MultiTensorSteps, MoreTensorsThanOneLaunchTakes) {
   kernels::multi_tensor_novograd(test::context(), p.views, m.views, norms.views, {}, g.const_views, {}, {.step = 1});
   for (std::size_t i = 0; i < 2000; ++i)
     EXPECT_NEAR(norms.tensors[i].item(), i % 3 == 1 ? 0 : std::sqrt(static_cast<double>(g.tensors[i].numel())), 1e-6);
+}
+
+TEST(MultiTensorSteps, ElementsBeyondTwoToThe31_OPT_10_A33) {
+  constexpr std::int64_t n = 2359332864;
+#ifdef APEX_HAS_CUDA
+  std::size_t available = 0, all = 0;
+  if (test::on_cuda()) APEX_CHECK(cudaMemGetInfo(&available, &all));
+  if (available > 9 * static_cast<std::size_t>(n)) {
+    const List p{make({n}, DType::f16)}, m{make({n}, DType::bf16)}, v{make({n}, DType::bf16)}, g{make({n}, DType::f16)};
+    for (const auto& [list, value] : {std::pair{&p, 1.0}, {&m, 0.0}, {&v, 0.0}, {&g, 0.5}})
+      kernels::fill(test::context(), list->views[0], value);
+    kernels::multi_tensor_adam(test::context(), p.views, m.views, v.views, {}, g.const_views, {},
+                               {.lr = 0.25, .step = 1});
+    for (const std::int64_t at : {std::int64_t{0}, std::int64_t{1} << 31, n - 1}) {
+      EXPECT_EQ(test::to_f64(views::narrow(p.tensors[0], 0, at, 1))[0], 0.75) << at;
+      EXPECT_NEAR(test::to_f64(views::narrow(m.tensors[0], 0, at, 1))[0], 0.05, 4e-4) << at;
+    }
+    return;
+  }
+#endif
+  GTEST_SKIP() << "needs a GPU with " << 9 * n / 1000000000 << " GB";
 }
 
 // ---- norms, casts, loss scale ----
