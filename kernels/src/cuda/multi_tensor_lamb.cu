@@ -205,7 +205,7 @@ struct LambApplyOp {
       const C p = item.p.template get<C>(e, p_type);
       C u = item.m.template get<C>(e, u_type);
       if constexpr (kFormed) u = rule.update(p, u, item.v.x.v[e], rule.weight_decay, corrections);
-      updated[e] = p - ratio * u;
+      updated[e] = optimizer::plus_product(p, -ratio, u);
     }
     put_any<P>(updated, params, at, p_type);
     if (copies != nullptr) put_any<void>(updated, copies, at, copy_type);
