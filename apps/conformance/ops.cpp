@@ -6,7 +6,11 @@ namespace apex::conformance {
 
 const std::vector<Op>& ops() {
   static const std::vector<Op> all = {
+      {"multi_tensor_axpby", {DType::f32}, run_multi_tensor_axpby},
+      {"multi_tensor_l2norm", {DType::f32}, run_multi_tensor_l2norm},
+      {"multi_tensor_scale", {DType::f32}, run_multi_tensor_scale},
       {"resnet_training", {DType::f64, DType::f32}, run_resnet_training},
+      {"update_scale_hysteresis", {DType::f32}, run_update_scale_hysteresis},
   };
   return all;
 }

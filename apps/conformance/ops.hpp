@@ -24,6 +24,10 @@ struct Op {
 const std::vector<Op>& ops();
 const Op* find_op(const std::string& name);
 
+void run_multi_tensor_axpby(const Case& recorded, Device device, DType dtype, Comparison& comparison);
+void run_multi_tensor_l2norm(const Case& recorded, Device device, DType dtype, Comparison& comparison);
+void run_multi_tensor_scale(const Case& recorded, Device device, DType dtype, Comparison& comparison);
 void run_resnet_training(const Case& recorded, Device device, DType dtype, Comparison& comparison);
+void run_update_scale_hysteresis(const Case& recorded, Device device, DType dtype, Comparison& comparison);
 
 }  // namespace apex::conformance

@@ -49,6 +49,7 @@ class Filler {
  public:
   explicit Filler(std::int64_t chunk, Launch launch) : chunk_(chunk), launch_(launch) { clear(0); }
 
+  /// An element size of 0: not an address but a number, in the same bits.
   void add(const void* const (&data)[kLists], const std::size_t (&element)[kLists], std::int64_t size, unsigned tag) {
     const std::int64_t chunks = ceil_div(size, chunk_);
     if (table_.count == Table<kLists>::kCapacity || table_.start[table_.count] + chunks > kMostChunks) flush();
@@ -56,7 +57,7 @@ class Filler {
     bool aligned = true;
     for (int k = 0; k < kLists; ++k) {
       table_.data[k][i] = const_cast<void*>(data[k]);
-      if (data[k] != nullptr) aligned = aligned && aligned_to(data[k], element[k] * kWidth);
+      if (data[k] != nullptr && element[k] != 0) aligned = aligned && aligned_to(data[k], element[k] * kWidth);
     }
     table_.size[i] = size;
     table_.tag[i] = static_cast<unsigned char>(tag);
@@ -103,21 +104,43 @@ __device__ __forceinline__ void put(void* to, std::int64_t at, const Pack<N, kEl
 ///   Item<E>                              registers of E elements
 ///   fetch<E>(Item<E>&, at), use<E>(Item<E>&, at)
 ///   finish()                             after the last element of the thread
+/// and may have kAtOnce and kBlocks: accesses that are on their way together (a divisor of kUnroll), and the blocks of
+/// a multiprocessor that registers are to be left for.
+template <class Op>
+constexpr int at_once() {
+  if constexpr (requires { Op::kAtOnce; })
+    return Op::kAtOnce;
+  else
+    return kUnroll;
+}
+template <class Op>
+constexpr int blocks_at_once() {
+  if constexpr (requires { Op::kBlocks; })
+    return Op::kBlocks;
+  else
+    return 2;
+}
+
 template <int kLists, class Op>
-__global__ void __launch_bounds__(kThreads, 2) each(const __grid_constant__ Table<kLists> table, const Op given) {
+__global__ void __launch_bounds__(kThreads, blocks_at_once<Op>())
+    each(const __grid_constant__ Table<kLists> table, const Op given) {
   const int tensor = table.find(blockIdx.x);
   Op op = given;
   if (!op.begin(table, tensor)) return;
   std::int64_t at = std::int64_t{blockIdx.x - table.start[tensor]} * kChunk;
   const std::int64_t size = table.size[tensor], end = at + kChunk < size ? at + kChunk : size;
   if (table.is_vector(tensor)) {
-    const std::int64_t offset = at + std::int64_t{threadIdx.x} * kWidth;
+    std::int64_t offset = at + std::int64_t{threadIdx.x} * kWidth;
     if (end - at == kChunk) {
-      typename Op::template Item<kWidth> items[kUnroll];
+      constexpr int kAtOnce = at_once<Op>();
+#pragma unroll 1
+      for (int round = 0; round < kUnroll / kAtOnce; ++round, offset += kAtOnce * kThreads * kWidth) {
+        typename Op::template Item<kWidth> items[kAtOnce];
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) op.template fetch<kWidth>(items[u], offset + u * (kThreads * kWidth));
+        for (int u = 0; u < kAtOnce; ++u) op.template fetch<kWidth>(items[u], offset + u * (kThreads * kWidth));
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) op.template use<kWidth>(items[u], offset + u * (kThreads * kWidth));
+        for (int u = 0; u < kAtOnce; ++u) op.template use<kWidth>(items[u], offset + u * (kThreads * kWidth));
+      }
       op.finish();
       return;
     }
