@@ -5,6 +5,7 @@
 #include <set>
 
 #include "apex/collectives/deadline.hpp"
+#include "apex/tensor_ops.hpp"
 #include "names.hpp"
 
 namespace apex::checkpoint {
@@ -249,7 +250,11 @@ void apply(const Restored& r, const Targets& targets, const std::vector<Labelled
   std::vector<optimizers::OptimizerState> before;
   try {
     for (std::size_t i = 0; i < optimizers.size(); ++i) {
-      if (optimizers.size() > 1) before.push_back(optimizers[i]->state_dict());
+      if (optimizers.size() > 1) {
+        before.push_back(optimizers[i]->state_dict());
+        for (auto& state : before.back().state)
+          for (auto& entry : state) entry.second = clone(entry.second);  // a load writes into the tensors there are
+      }
       optimizers[i]->load_state_dict(r.optimizers[i]);
     }
   } catch (...) {
