@@ -28,7 +28,12 @@ add_library(apex_autograd OBJECT
   src/nn/init.cpp
   src/nn/layers.cpp
   src/nn/module.cpp
+  src/optimizers/fused_adagrad.cpp
+  src/optimizers/fused_adam.cpp
+  src/optimizers/fused_lamb.cpp
+  src/optimizers/fused_novograd.cpp
   src/optimizers/fused_sgd.cpp
+  src/optimizers/global_norm.cpp
   src/optimizers/optimizer.cpp
   src/optimizers/optimizer_state.cpp
   src/optimizers/optimizer_step.cpp)

@@ -111,7 +111,8 @@ class OptimizerReader {
     if (!file_.has_group(path_)) refuse("the checkpoint has no such optimizer");
     state_.type = io::attribute<std::string>(file_.attributes(path_), "type", where());
     if (state_.type != optimizer_.type())
-      refuse(concat("state of ", state_.type, ", but this optimizer is ", optimizer_.type()));
+      refuse(concat("state of ", state_.type, ", but this optimizer is ", optimizer_.type(),
+                    "; choose the one it was saved from, or take the model alone"));
     const auto groups = file_.children(path_ + "/groups").size();
     if (groups != names_.size()) refuse(concat(groups, " parameter groups, but this optimizer has ", names_.size()));
     std::int64_t next = 0;
