@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "FusedSGD",
                       "f16",
                       2,
-                      {"--lr", "4", "--trust-coefficient", "0.05"},
+                      {"--lr", "1", "--trust-coefficient", "0.01"},
                       {"master", "momentum_buffer"}}),
     name_of_case);
 
