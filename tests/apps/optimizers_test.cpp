@@ -139,6 +139,60 @@ TEST(Optimizers, OptionsThatTheOptimizerHasNot) {
   }
 }
 
+struct Rate {
+  const char* optimizer;
+  std::vector<std::string> options;
+};
+
+/// A short form of the README's table: 60 steps at its rates, on smaller pictures.
+class OnFashionMnist : public ::testing::TestWithParam<Rate> {};
+
+TEST_P(OnFashionMnist, LearnsAtItsRate) {
+  const fs::path data = "/usr/share/datasets/fashion-mnist";
+  ASSERT_TRUE(fs::exists(data)) << "install the package dataset-fashion-mnist";
+  const TemporaryFolder folder;
+  std::vector<std::string> arguments = {data.string(),
+                                        "--arch",
+                                        "resnet20",
+                                        "--image-size",
+                                        "14",
+                                        "--epochs",
+                                        "1",
+                                        "--batch-size",
+                                        "64",
+                                        "--max-steps",
+                                        "60",
+                                        "--lr-schedule",
+                                        "constant",
+                                        "--checkpoint-dir",
+                                        folder.path().string(),
+                                        "--checkpoint-every",
+                                        "0",
+                                        "--optimizer",
+                                        GetParam().optimizer};
+  arguments.insert(arguments.end(), GetParam().options.begin(), GetParam().options.end());
+  TrainRun run(2, arguments);
+  ASSERT_EQ(run.finish().code(), 0) << run.output();
+  const auto loss = losses(folder.path() / "metrics.jsonl");
+  ASSERT_EQ(loss.size(), 60u);
+  double end = 0;
+  for (std::size_t i = 50; i < 60; ++i) end += loss[i] / 10;
+  EXPECT_LT(end, 1.2) << "from " << loss[0];
+  EXPECT_GT(loss[0], 2.0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    OnCpu, OnFashionMnist,
+    ::testing::Values(Rate{"sgd", {"--lr", "0.4"}}, Rate{"adam", {"--lr", "0.01"}},
+                      Rate{"adamw", {"--lr", "0.01", "--wd", "0.01"}}, Rate{"lamb", {"--lr", "0.02", "--wd", "0.01"}},
+                      Rate{"novograd", {"--lr", "0.02", "--no-bias-correction", "--beta1", "0.95", "--beta2", "0.98"}},
+                      Rate{"adagrad", {"--lr", "0.04"}}, Rate{"larc-sgd", {"--lr", "0.8"}}),
+    [](const auto& c) {
+      std::string name = c.param.optimizer;
+      std::erase(name, '-');
+      return name;
+    });
+
 TEST(Optimizers, ClippingBoundsTheFirstStep) {
   // After one step of SGD without decay the momentum buffers are the clipped gradients.
   const TemporaryFolder folder;
