@@ -67,6 +67,20 @@ HyperMap FusedLAMB::options() const {
   return out;
 }
 
+void FusedLAMB::init_state() {
+  Optimizer::init_state();
+  if (max_grad_norm_ <= 0.0 || norm_.defined()) return;
+  const Tensor* first = nullptr;
+  DType dtype = DType::f32;
+  for (const auto& group : groups()) {
+    for (const auto& p : group.params) {
+      if (first == nullptr) first = &p;
+      if (p.dtype() == DType::f64) dtype = DType::f64;
+    }
+  }
+  if (first != nullptr) norm_ = zeros({1}, dtype, first->device());
+}
+
 void FusedLAMB::check_hyper(const HyperMap& hyper) const {
   check_not_negative(type(), hyper, {"lr", "eps", "weight_decay"});
   check_betas(type(), hyper);

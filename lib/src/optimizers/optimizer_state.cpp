@@ -105,6 +105,7 @@ void Optimizer::init_state() {
       for (const auto& key : state_keys(p)) state_tensor(p, key);
       if (counts_steps()) step_slot(p);
       if (options_.capturable) lr_of(g, p.device());
+      if (!skipped_.defined()) skipped_ = zeros({1}, DType::f32, p.device());
     }
   }
 }

@@ -48,6 +48,7 @@ class FusedLAMB : public Optimizer {
 
   std::string_view type() const override { return type_; }
   HyperMap options() const override;
+  void init_state() override;
   /// gn of the last step, one element on the device of the first parameter with a gradient; undefined before the first
   /// step and without clipping.
   const Tensor& last_grad_norm() const noexcept { return norm_; }

@@ -116,7 +116,8 @@ class Optimizer {
   /// gradients it could not use. Waits for the device.
   bool last_step_skipped() const;
 
-  /// Makes all state there will be, for parameters without gradient too, so that a capture allocates nothing.
+  /// Makes all state there will be, for parameters without gradient too, so that a capture allocates nothing that
+  /// stays. A found_inf is then taken to be an f32 on the first parameter's device.
   virtual void init_state();
   /// Reads the parameters into the masters that exist, after somebody else wrote into the parameters.
   void refresh_masters();
