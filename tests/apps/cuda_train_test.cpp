@@ -36,7 +36,18 @@ std::string run_to_the_end(int ranks, const Arguments& arguments) {
 
 TEST(CudaTrain, GraphAndEagerStepsEndWithTheSameBits) {
   const TemporaryFolder folder;
-  const std::vector<Arguments> cases = {{}, {"--nesterov"}, {"--dtype", "f64"}, {"--dtype", "f16"}};
+  const std::vector<Arguments> cases = {
+      {},
+      {"--nesterov"},
+      {"--dtype", "f64"},
+      {"--dtype", "f16"},
+      {"--optimizer", "adam", "--lr", "0.02", "--dtype", "f16"},
+      {"--optimizer", "adamw", "--lr", "0.02", "--clip-grad", "1"},
+      {"--optimizer", "lamb", "--lr", "0.05", "--dtype", "bf16"},
+      {"--optimizer", "novograd", "--lr", "0.05"},
+      {"--optimizer", "adagrad", "--lr", "0.05"},
+      {"--optimizer", "larc-sgd", "--lr", "1", "--trust-coefficient", "0.01", "--clip-grad", "2"},
+  };
   for (std::size_t c = 0; c < cases.size(); ++c) {
     const auto eager = folder.path() / ("eager" + std::to_string(c)),
                graph = folder.path() / ("graph" + std::to_string(c));
@@ -51,13 +62,17 @@ TEST(CudaTrain, GraphAndEagerStepsEndWithTheSameBits) {
 
 TEST(CudaTrain, ResumesUnderTheGraph) {
   const TemporaryFolder folder;
-  const auto whole = folder.path() / "whole", parts = folder.path() / "parts";
-  run_to_the_end(1, on_gpu(whole, {"--cuda-graph"}));
-  run_to_the_end(1, on_gpu(parts, {"--cuda-graph", "--max-steps", "8"}));
-  run_to_the_end(1, on_gpu(parts, {"--cuda-graph", "--resume", "auto"}));
-  EXPECT_EQ(losses(whole / "metrics.jsonl"), losses(parts / "metrics.jsonl"));
-  // /config differs by what was asked for; the state may not.
-  EXPECT_EQ(difference(newest(whole), newest(parts)), "");
+  for (const Arguments& options :
+       {Arguments{}, {"--optimizer", "adam", "--lr", "0.02"}, {"--optimizer", "lamb", "--lr", "0.05"}}) {
+    const std::string name = options.empty() ? "sgd" : options[1];
+    const auto whole = folder.path() / (name + "-whole"), parts = folder.path() / (name + "-parts");
+    run_to_the_end(1, on_gpu(whole, with(options, {"--cuda-graph"})));
+    run_to_the_end(1, on_gpu(parts, with(options, {"--cuda-graph", "--max-steps", "8"})));
+    run_to_the_end(1, on_gpu(parts, with(options, {"--cuda-graph", "--resume", "auto"})));
+    EXPECT_EQ(losses(whole / "metrics.jsonl"), losses(parts / "metrics.jsonl")) << name;
+    // /config differs by what was asked for; the state may not.
+    EXPECT_EQ(difference(newest(whole), newest(parts)), "") << name;
+  }
 }
 
 /// What the process that trained sees after 50 steps is what its checkpoint holds.
