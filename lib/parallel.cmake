@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: the apex authors
 # SPDX-License-Identifier: BSD-3-Clause
 add_library(apex_parallel OBJECT
+  src/contrib/optimizers/shard_layout.cpp
   src/parallel/bucket_plan.cpp
   src/parallel/ddp_setup.cpp
   src/parallel/distributed_data_parallel.cpp
