@@ -142,6 +142,10 @@ void Optimizer::step(const StepScaling& scaling) {
   note_found_inf(scaling.found_inf);
   // On the host a skipped step ends here, before any state is made: a skipped first step is no first step.
   if (had_found_inf_ && skipped_.device().is_cpu() && last_step_skipped()) return;
+  update(scaling);
+}
+
+void Optimizer::update(const StepScaling& scaling) {
   for (auto& group : groups_) step_group(group, scaling);
 }
 

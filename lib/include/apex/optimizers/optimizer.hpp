@@ -82,13 +82,17 @@ class Optimizer {
   /// first, with gradients on, and its result is returned; else the result is undefined.
   /// On CUDA nothing here waits for the device, so a step can be captured once all state exists.
   Tensor step(const std::function<Tensor()>& closure = {});
-  void step(const StepScaling& scaling);
+  virtual void step(const StepScaling& scaling);
   /// Whether the last step (replays of a captured one count) was skipped because found_inf was set. Waits for the
   /// device.
   bool last_step_skipped() const;
 
   /// Drops the gradients or fills them with zeros; the default is the constructor's.
-  void zero_grad(std::optional<bool> set_to_none = {});
+  virtual void zero_grad(std::optional<bool> set_to_none = {});
+
+  /// Makes parameters whose values are still on their way (an optimizer that spreads its work over ranks) arrive. Call
+  /// it before they are read by anything but ops; checkpoint::save does.
+  virtual void synchronize() {}
 
   /// The tensors kept for `param` by key ("momentum_buffer", ...); empty before its first step.
   const std::map<std::string, Tensor>& state_of(const Tensor& param) const;
@@ -110,7 +114,9 @@ class Optimizer {
   Optimizer(HyperMap defaults, bool set_grad_none);
 
   virtual void check_hyper(const HyperMap& hyper) const = 0;
-  /// On the CPU a skipped step never comes here; on a device the kernels must read scaling.found_inf themselves.
+  /// One update of all groups: step_group for each. On the CPU a skipped step never comes here; on a device the kernels
+  /// must read scaling.found_inf themselves.
+  virtual void update(const StepScaling& scaling);
   virtual void step_group(ParamGroup& group, const StepScaling& scaling) = 0;
   /// The dtype of the state `key` of `param`; nothing for an unknown key.
   virtual std::optional<DType> state_dtype(const Tensor& param, std::string_view key) const = 0;

@@ -10,29 +10,30 @@
 
 #include "apex/collectives/process_group.hpp"
 #include "apex/contrib/optimizers/shard_layout.hpp"
+#include "apex/kernels/multi_tensor_optimizers.hpp"
 #include "apex/optimizers/optimizer.hpp"
 
 namespace apex::contrib::optimizers {
 
 /// How parameters, gradients and state are spread over ranks. The names are those of Apex's DistributedFusedAdam.
 struct ShardingOptions {
-  DType dtype = DType::f32;                     ///< of the state: f32, f16 or bf16
-  std::optional<DType> grad_sync_dtype = {};    ///< of gradients on the wire; unset: dtype
-  std::optional<DType> param_sync_dtype = {};   ///< of parameters on the wire; unset: dtype
-  dist::ProcessGroup process_group = {};        ///< all ranks that train together; null: the world
-  dist::ProcessGroup distributed_group = {};    ///< ranks that share one copy of the state; null: process_group
-  dist::ProcessGroup redundant_group = {};      ///< ranks that hold the same shard; null: this rank alone
-  bool average_grad_sync = true;                ///< gradients are divided by the size of process_group
-  bool overlap_grad_sync = true;                ///< buckets are reduced while backward goes on
-  bool overlap_param_sync = false;              ///< step() does not wait for parameters; the first op that reads one does
-  double bucket_cap_mb = 100;                   ///< of grad_sync_dtype; a model that needs less gets smaller buckets
-  int pipeline_size = 2;                        ///< buckets of parameters in flight at once, without overlap
-  bool contiguous_param_buffer = false;         ///< parameters become views of the buffers they are gathered in
-  bool contiguous_grad_buffer = false;          ///< one buffer for all buckets; see grad_buffer_view
-  bool store_params = true;                     ///< keep this rank's shard of the parameters in `dtype`
-  bool store_param_remainders = false;          ///< bf16 parameters: keep the 16 bits that make them f32 instead
-  bool with_scaled_states = false;              ///< f16 or bf16 state under a scale for each fragment
-  bool nccl_ub = false;                         ///< needs nccl_allocator, which apex has not yet: true throws
+  DType dtype = DType::f32;                    ///< of the state: f32, f16 or bf16
+  std::optional<DType> grad_sync_dtype = {};   ///< of gradients on the wire; unset: dtype
+  std::optional<DType> param_sync_dtype = {};  ///< of parameters on the wire; unset: dtype
+  dist::ProcessGroup process_group = {};       ///< all ranks that train together; null: the world
+  dist::ProcessGroup distributed_group = {};   ///< ranks that share one copy of the state; null: process_group
+  dist::ProcessGroup redundant_group = {};     ///< ranks that hold the same shard; null: this rank alone
+  bool average_grad_sync = true;               ///< gradients are divided by the size of process_group
+  bool overlap_grad_sync = true;               ///< buckets are reduced while backward goes on
+  bool overlap_param_sync = false;       ///< step() does not wait for parameters; the first op that reads one does
+  double bucket_cap_mb = 100;            ///< of grad_sync_dtype; a model that needs less gets smaller buckets
+  int pipeline_size = 2;                 ///< buckets of parameters in flight at once, without overlap
+  bool contiguous_param_buffer = false;  ///< parameters become views of the buffers they are gathered in
+  bool contiguous_grad_buffer = false;   ///< one buffer for all buckets; see grad_buffer_view
+  bool store_params = true;              ///< keep this rank's shard of the parameters in `dtype`
+  bool store_param_remainders = false;   ///< bf16 parameters: keep the 16 bits that make them f32 instead
+  bool with_scaled_states = false;       ///< f16 or bf16 state under a scale for each fragment
+  bool nccl_ub = false;                  ///< needs nccl_allocator, which apex has not yet: true throws
 };
 
 /// Base of the optimizers whose state is spread over the ranks (ZeRO stage 2, Rajbhandari et al. 2020,
@@ -135,6 +136,11 @@ class ShardedOptimizer : public apex::optimizers::Optimizer {
     std::vector<ConstView> grads;
     std::vector<std::int64_t> param_index;  ///< which parameter, counted over all groups in order
   };
+  /// lr, beta1, beta2, eps and weight_decay. @throws Kind::argument naming class, key and value
+  void check_adam_hyper(const apex::optimizers::HyperMap& hyper) const;
+  /// What the kernels read on the device.
+  static kernels::StepInputs inputs(const apex::optimizers::ParamGroup& group, const StepScaling& scaling,
+                                    double factor);
   /// One update. parts[g] belongs to groups()[g]; grads are sums over ranks, to be multiplied by `factor` and
   /// scaling.inv_scale.
   virtual void update_parts(const std::vector<Parts>& parts, const StepScaling& scaling, double factor) = 0;
