@@ -1,96 +1,8 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
-#include <atomic>
-#include <cmath>
-#include <vector>
-
-#include "../multi_tensor_impl.hpp"
-#include "convert.hpp"
-#include "parallel.hpp"
-
-// Threads share the elements of all tensors laid end to end; a piece is worked on in blocks that stay in the
-// first-level cache, staged in the compute type where the storage type is another.
+#include "multi_tensor.hpp"
 
 namespace apex::kernels::cpu {
-namespace {
-
-constexpr std::int64_t kBlock = 1024;
-
-/// Where each tensor begins among all elements, and the total.
-template <class V>
-std::vector<std::int64_t> starts_of(std::span<const V> tensors) {
-  std::vector<std::int64_t> start{0};
-  for (const auto& t : tensors) start.push_back(start.back() + t.numel());
-  return start;
-}
-
-/// Calls piece(tensor, begin, end) so that all elements of all tensors are covered, in parallel.
-template <class V, class F>
-void for_each_piece(std::span<const V> tensors, F&& piece) {
-  const auto start = starts_of(tensors);
-  parallel_ranges(start.back(), 1, [&](std::int64_t begin, std::int64_t end) {
-    auto i = static_cast<std::size_t>(std::upper_bound(start.begin(), start.end(), begin) - start.begin() - 1);
-    for (; i < tensors.size() && start[i] < end; ++i) {
-      const std::int64_t from = std::max(begin, start[i]), to = std::min(end, start[i + 1]);
-      if (from < to) piece(i, from - start[i], to - start[i]);
-    }
-  });
-}
-
-/// n elements of `v` from `at` on in type C: where they are, or converted into `buffer`.
-template <class C>
-const C* staged(const ConstView& v, std::int64_t at, std::int64_t n, C* buffer) {
-  if (v.dtype == dtype_of<C>) return v.as<C>() + at;
-  visit_floating(v.dtype, "multi_tensor", [&]<class T>() { load_block(buffer, v.as<T>() + at, 1, n); });
-  return buffer;
-}
-
-/// Where results for elements of `v` are formed: in place, or in `buffer` until put back.
-template <class C>
-C* target(const View& v, std::int64_t at, C* buffer) {
-  return v.dtype == dtype_of<C> ? v.as<C>() + at : buffer;
-}
-template <class C>
-void put_back(const View& v, std::int64_t at, std::int64_t n, const C* values) {
-  if (v.dtype == dtype_of<C>) return;
-  visit_floating(v.dtype, "multi_tensor", [&]<class T>() { store_block(v.as<T>() + at, 1, values, n); });
-}
-
-template <class C>
-bool any_bad(const C* x, std::int64_t n) {
-  int bad = 0;
-#pragma omp simd reduction(| : bad)
-  for (std::int64_t i = 0; i < n; ++i) bad |= !(std::abs(x[i]) <= std::numeric_limits<C>::max());
-  return bad != 0;
-}
-
-/// Non-finite once stored: a value beyond the storage type's range has become infinite.
-template <class C>
-bool stored_bad(const View& v, std::int64_t at, std::int64_t n) {
-  C buffer[kBlock];
-  return any_bad(staged<C>(v, at, n, buffer), n);
-}
-
-void raise(const View& flag, bool bad) {
-  if (bad && flag.defined()) *flag.as<std::int32_t>() = 1;
-}
-
-/// Calls f.operator()<C>() with f64 if any of the lists is f64, else f32.
-template <class F>
-void with_compute_type(bool wide, F&& f) {
-  wide ? f.template operator()<double>() : f.template operator()<float>();
-}
-template <class V>
-bool is_wide(std::span<const V> list) {
-  return !list.empty() && list[0].dtype == DType::f64;
-}
-
-template <class F>
-void in_blocks(std::int64_t begin, std::int64_t end, F&& f) {
-  for (std::int64_t at = begin; at < end; at += kBlock) f(at, std::min(kBlock, end - at));
-}
-
-}  // namespace
 
 void multi_tensor_scale(const Context&, View flag, std::span<const View> out, std::span<const ConstView> in,
                         double scale, std::int64_t) {
@@ -136,55 +48,6 @@ void multi_tensor_axpby(const Context&, View flag, std::span<const View> out, st
       });
       if (seen) bad = true;
     });
-  });
-  raise(flag, bad);
-}
-
-void multi_tensor_l2norm(const Context& ctx, View flag, View norm, View per_tensor, std::span<const ConstView> x,
-                         std::int64_t chunk_size) {
-  struct Chunk {
-    std::size_t tensor;
-    std::int64_t begin, end;
-  };
-  std::vector<Chunk> chunks;
-  std::int64_t total = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    const std::int64_t n = x[i].numel();
-    total += n;
-    for (std::int64_t at = 0; at < n; at += chunk_size) chunks.push_back({i, at, std::min(at + chunk_size, n)});
-  }
-  const Workspace memory = ctx.workspace((chunks.size() + x.size()) * sizeof(double));
-  double* sums = memory.as<double>();
-  double* tensors = sums + chunks.size();
-  const auto count = static_cast<std::int64_t>(chunks.size());
-  if (count > 0)
-    visit_floating(x[0].dtype, "multi_tensor_l2norm", [&]<class T>() {
-      using C = accum_t<T>;
-      parallel_for(count, total / count + 1, [&](std::int64_t k) {
-        const Chunk& c = chunks[static_cast<std::size_t>(k)];
-        const T* from = x[c.tensor].as<T>() + c.begin;
-        sums[k] = 0;
-        in_blocks(0, c.end - c.begin, [&](std::int64_t at, std::int64_t n) {  // many terms in f32 would lose bits
-          sums[k] += static_cast<double>(simd::sum<C>(n, [from, at](std::int64_t i) {
-            const C v = convert<C>(from[at + i]);
-            return v * v;
-          }));
-        });
-        if (!std::isfinite(static_cast<C>(sums[k]))) sums[k] = static_cast<double>(static_cast<C>(sums[k]));
-      });
-    });
-  std::fill_n(tensors, x.size(), 0.0);
-  double sum = 0;
-  bool bad = false;
-  for (std::size_t k = 0; k < chunks.size(); ++k) {
-    tensors[chunks[k].tensor] += sums[k];
-    bad |= !std::isfinite(sums[k]);
-  }
-  for (std::size_t i = 0; i < x.size(); ++i) sum += tensors[i];
-  visit_wide_floating(norm.dtype, "multi_tensor_l2norm", [&]<class A>() {
-    *norm.as<A>() = static_cast<A>(std::sqrt(sum));
-    if (per_tensor.defined())
-      for (std::size_t i = 0; i < x.size(); ++i) per_tensor.as<A>()[i] = static_cast<A>(std::sqrt(tensors[i]));
   });
   raise(flag, bad);
 }

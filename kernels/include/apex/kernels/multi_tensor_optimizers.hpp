@@ -18,9 +18,10 @@
 // store; hyper-parameters are narrowed once, complements are formed from the narrowed value: c1 = 1 - f32(beta1).
 //
 // Step counts. Bias correction needs t, the number of this update of a tensor, 1 for its first. Either all tensors
-// share options.step, known on the host, or `steps` holds for each tensor one i32 element on ctx.device with the number
-// of updates it has had: the op raises it by one, unless it skips, and corrects by the raised number, so nothing waits
-// for the device and a captured step can be replayed. bc = 1 - f64(f32(beta))^t, computed in f64 and narrowed.
+// share options.step, known on the host, or `steps` holds for each tensor, or once for all, one i32 element on
+// ctx.device with the number of updates it has had (no two views of one element): the op raises it by one, unless it
+// skips, and corrects by the raised number, so nothing waits for the device and a captured step can be replayed. Both
+// ways give the same bits. bc = 1 - f64(f32(beta))^t, computed in f64 and narrowed (beta itself for f64).
 //
 // Skips. An op whose flag, StepInputs::found_inf or (LAMB) gradient norm says so leaves everything bit-identical,
 // steps too.
@@ -75,7 +76,7 @@ void multi_tensor_adam_remainders(const Context& ctx, std::span<const View> para
                                   std::span<const View> copies, std::span<const ConstView> grads,
                                   std::span<const View> steps, const AdamOptions& options);
 
-/// Adam in torch_order, l2 or decoupled mode, fused with the average of weights of FusedAdamSWA (one pass over memory):
+/// Adam in a mode that is not legacy, fused with the average of weights of FusedAdamSWA (one pass over memory):
 ///   swa = n_averaged == 0 ? p : swa + (1 - decay) (p - swa), p after its update
 /// @param swa         params' dtype, updated
 /// @param n_averaged  how many steps the average has seen
@@ -114,6 +115,7 @@ struct NovoGradOptions {
 /// d = s / sqrt(1 - b2^t) + eps, b3 = grad_averaging ? c1 : 1:
 ///   reg_inside_moment: m = b1 m + b3 (g / d + wd p);  p -= lr m / bc1
 ///   else:              m = b1 m + b3 g;               p -= lr ((m / bc1) / d + wd p)
+/// With init_zero s starts at 0 whatever `norms` holds; so it does at n without. A flag leaves `norms` alone, too.
 /// @param norms  s, one element for each tensor, f32 (f64 for f64), updated
 void multi_tensor_novograd(const Context& ctx, std::span<const View> params, std::span<const View> exp_avg,
                            std::span<const View> norms, std::span<const View> copies, std::span<const ConstView> grads,
@@ -143,7 +145,8 @@ void multi_tensor_lamb_moments(const Context& ctx, View squares, std::span<const
                                std::span<const View> exp_avg, std::span<const View> exp_avg_sq,
                                std::span<const ConstView> grads, std::span<const View> steps,
                                const LambOptions& options);
-/// The second half: p -= r u with r from `squares`; `steps` are read, not raised.
+/// The second half: p -= r u with r from `squares`; `steps` are read, not raised. `grads` may be empty: u is formed
+/// from the moments.
 void multi_tensor_lamb_apply(const Context& ctx, std::span<const View> params, std::span<const View> copies,
                              std::span<const ConstView> exp_avg, std::span<const ConstView> exp_avg_sq,
                              std::span<const ConstView> grads, std::span<const View> steps, ConstView squares,
@@ -168,12 +171,14 @@ void multi_tensor_unscale_l2norm(const Context& ctx, View flag, View norm, View 
                                  std::span<const ConstView> in, ConstView inv_scale);
 /// As multi_tensor_l2norm, but when flag is already set the outputs are 0 and nothing is read.
 void multi_tensor_l2norm_mp(const Context& ctx, View flag, View norm, View per_tensor, std::span<const ConstView> in);
-/// out = in * scale and the norm of the unscaled input, in one pass.
+/// out = in * scale and the norm of the unscaled input, in one pass. Detects as multi_tensor_l2norm, and a non-finite
+/// result.
 void multi_tensor_l2norm_scale(const Context& ctx, View flag, View norm, View per_tensor, std::span<const View> out,
                                std::span<const ConstView> in, double scale);
 /// The largest |x| per tensor and of all; a NaN gives NaN; detects non-finite values.
 void multi_tensor_max_norm(const Context& ctx, View flag, View norm, View per_tensor, std::span<const ConstView> in);
-/// Blends the tensors' norms into `norms` [n]: l2: sqrt(alpha s^2 + beta n^2); inf: alpha s + beta n.
+/// Blends the tensors' norms into `norms` [n]: l2: sqrt(alpha s^2 + beta n^2); inf: alpha s + beta n. Detects as the
+/// norm of that type.
 void multi_tensor_norm_out(const Context& ctx, View flag, View norms, std::span<const ConstView> in, double alpha,
                            double beta, NormType type);
 
@@ -183,10 +188,10 @@ void multi_tensor_maybe_cast(const Context& ctx, View flag, std::span<const View
 
 // ---- loss scale ----
 
-/// Adapts a loss scale in one device thread; nothing waits. With found_inf > 0: hysteresis -= 1; while it is still > 0
-/// growth = 0 and the scale stays. Otherwise with found_inf: scale = f32(scale * backoff), growth = 0. Without:
-/// growth += 1; when it reaches `interval`, scale = f32(scale * growth_factor) if that is finite, growth = 0; and
-/// hysteresis returns to `full_hysteresis`. Results are kept within [least, most].
+/// Adapts a loss scale in one device thread; nothing waits. With found_inf (not 0): hysteresis -= 1; while it is still
+/// > 0 growth = 0 and the scale stays. After that scale = f32(scale * backoff), growth = 0. Without found_inf: growth
+/// += 1; when it reaches `interval`, scale = f32(scale * growth_factor) if that is finite, growth = 0; and hysteresis
+/// returns to `full_hysteresis`. A new scale is kept within [least, most].
 /// @param scale f32, growth i32, hysteresis i32, found_inf f32: one element each, on ctx.device
 void update_scale_hysteresis(const Context& ctx, View scale, View growth, View hysteresis, ConstView found_inf,
                              double growth_factor, double backoff_factor, std::int64_t interval,
