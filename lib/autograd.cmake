@@ -28,8 +28,15 @@ add_library(apex_autograd OBJECT
   src/nn/init.cpp
   src/nn/layers.cpp
   src/nn/module.cpp
+  src/optimizers/fused_adagrad.cpp
+  src/optimizers/fused_adam.cpp
+  src/optimizers/fused_lamb.cpp
+  src/optimizers/fused_novograd.cpp
   src/optimizers/fused_sgd.cpp
-  src/optimizers/optimizer.cpp)
+  src/optimizers/global_norm.cpp
+  src/optimizers/optimizer.cpp
+  src/optimizers/optimizer_state.cpp
+  src/optimizers/optimizer_step.cpp)
 target_include_directories(apex_autograd PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>)
 target_link_libraries(apex_autograd PUBLIC apex_core apex_kernels)
 set_target_properties(apex_autograd PROPERTIES POSITION_INDEPENDENT_CODE ON)

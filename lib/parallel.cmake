@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: the apex authors
 # SPDX-License-Identifier: BSD-3-Clause
 add_library(apex_parallel OBJECT
+  src/contrib/clip_grad.cpp
   src/contrib/optimizers/distributed_fused_adam.cpp
   src/contrib/optimizers/shard_layout.cpp
   src/contrib/optimizers/sharded_gradients.cpp
@@ -11,6 +12,7 @@ add_library(apex_parallel OBJECT
   src/parallel/distributed_data_parallel.cpp
   src/parallel/flatten.cpp
   src/parallel/gradient_bucket.cpp
+  src/parallel/larc.cpp
   src/parallel/reducer.cpp)
 target_include_directories(apex_parallel PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>)
 target_link_libraries(apex_parallel PUBLIC apex_autograd apex_collectives)

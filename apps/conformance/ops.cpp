@@ -7,6 +7,11 @@ namespace apex::conformance {
 const std::vector<Op>& ops() {
   static const std::vector<Op> all = {
       {"resnet_training", {DType::f64, DType::f32}, run_resnet_training},
+      {"adam", {DType::f32, DType::f64}, run_adam},
+      {"adagrad", {DType::f32, DType::f64}, run_adagrad},
+      {"sgd", {DType::f32, DType::f64}, run_sgd},
+      {"lamb", {DType::f32, DType::f64}, run_lamb},
+      {"novograd", {DType::f32, DType::f64}, run_novograd},
   };
   return all;
 }

@@ -25,5 +25,11 @@ const std::vector<Op>& ops();
 const Op* find_op(const std::string& name);
 
 void run_resnet_training(const Case& recorded, Device device, DType dtype, Comparison& comparison);
+/// The optimizers: dtype f32 replays a case in the types it was recorded in.
+void run_adam(const Case& recorded, Device device, DType dtype, Comparison& comparison);
+void run_adagrad(const Case& recorded, Device device, DType dtype, Comparison& comparison);
+void run_sgd(const Case& recorded, Device device, DType dtype, Comparison& comparison);
+void run_lamb(const Case& recorded, Device device, DType dtype, Comparison& comparison);
+void run_novograd(const Case& recorded, Device device, DType dtype, Comparison& comparison);
 
 }  // namespace apex::conformance

@@ -11,7 +11,6 @@
 #include "apex/fp16_utils.hpp"
 #include "apex/models/resnet.hpp"
 #include "apex/nn/layers.hpp"
-#include "apex/optimizers/fused_sgd.hpp"
 #include "apex/parallel/distributed_data_parallel.hpp"
 #include "apex/random.hpp"
 #include "apex/train/classifier.hpp"
@@ -21,6 +20,7 @@
 #include "apex/train/trainer.hpp"
 #include "data.hpp"
 #include "options.hpp"
+#include "recipe.hpp"
 
 namespace imagenet {
 namespace {
@@ -39,14 +39,6 @@ std::shared_ptr<apex::nn::Module> make_model(const Options& options, const Data&
     });
   }
   return model;
-}
-
-/// One group, or two: what decays, and biases and batch norm, which do not.
-std::vector<apex::optimizers::ParamGroup> parameter_groups(const apex::nn::Module& model, const Options& options) {
-  if (!options.no_norm_decay) return {{.params = model.parameters()}};
-  apex::optimizers::ParamGroup decayed, plain{.params = {}, .hyper = {{"weight_decay", 0.0}}};
-  for (const auto& p : model.parameters()) (p.dim() > 1 ? decayed : plain).params.push_back(p);
-  return {decayed, plain};
 }
 
 apex::schedules::Schedule make_schedule(const Options& options, std::int64_t global_batch) {
@@ -100,11 +92,7 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
   if (narrow) apex::fp16_utils::convert_network(*model, dtype);  // batch norm stays f32
 
   const std::int64_t global_batch = batch_size * session.size() * o.accumulate;
-  apex::optimizers::FusedSGD optimizer(parameter_groups(*model, options), {.lr = o.lr,
-                                                                           .momentum = o.momentum,
-                                                                           .weight_decay = o.weight_decay,
-                                                                           .nesterov = options.nesterov,
-                                                                           .master_weights = narrow});
+  Recipe recipe(*model, options, narrow);
   apex::parallel::DistributedDataParallel ddp(model, session.world(), apex::train::ddp_options(o));
   apex::train::Classifier task(model, [&ddp](const apex::Tensor& x) { return ddp(x); },
                                {.mean = data.sets.normalization.mean,
@@ -134,7 +122,7 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
                                 .configuration = configuration,
                                 .arch = options.arch,
                                 .model = model,
-                                .optimizer = optimizer,
+                                .optimizer = recipe.optimizer(),
                                 .ddp = ddp,
                                 .schedule = make_schedule(options, global_batch),
                                 .task = task,
@@ -142,7 +130,8 @@ int train(const Options& options, const std::vector<apex::train::EffectiveOption
                                 .validation = validation_set.get(),
                                 .class_names = data.sets.train->class_names(),
                                 .loss_scale = apex::train::loss_scale_of(o),
-                                .plans = &plans});
+                                .plans = &plans,
+                                .step = [&recipe](const auto& scaling) { recipe.step(scaling); }});
   if (resume) {
     trainer.resume(*resume);
     if (talks)

@@ -24,8 +24,17 @@ void declare(apex::train::OptionSet& set, Options& o) {
   set.flag("contiguous", o.contiguous, "NCHW activations");
 
   set.heading("Recipe");
-  set.choice("optimizer", o.optimizer, {"sgd"}, "the optimizer");
-  set.flag("nesterov", o.nesterov, "Nesterov momentum");
+  set.choice("optimizer", o.optimizer, {"sgd", "adam", "adamw", "lamb", "novograd", "adagrad", "larc-sgd"},
+             "the optimizer; adam adds weight decay to the gradient, adamw keeps it apart");
+  set.flag("nesterov", o.nesterov, "Nesterov momentum (sgd, larc-sgd)");
+  set.number("beta1", o.beta1, "decay of the first moment (adam, adamw, lamb, novograd)", 0, 1);
+  set.number("beta2", o.beta2, "decay of the second moment (the same)", 0, 1);
+  set.number("eps", o.eps, "added to denominators (all but sgd); -1: the optimizer's own", -1);
+  set.flag("no-bias-correction", o.no_bias_correction, "moments as they are (adam, adamw, lamb, novograd)");
+  set.number("trust-coefficient", o.trust_coefficient, "of layer-wise rate control (larc-sgd)", 0);
+  set.number("clip-grad", o.clip_grad,
+             "largest 2-norm of all gradients together; 0: no clipping; -1: 1 for lamb, no clipping for the others",
+             -1);
   set.choice("lr-schedule", o.lr_schedule, apex::schedules::list(), "learning rate over time");
   set.number("warmup-epochs", o.warmup_epochs,
              "linear warm-up (cosine and constant; step and one-cycle have their own)", 0);
@@ -47,6 +56,34 @@ void declare(apex::train::OptionSet& set, Options& o) {
   set.positional("DIR", o.data, "folder with train/ and val/ class folders, IDX files, a pack (HDF5), or 'synthetic'");
 }
 
+namespace {
+
+/// An option that the chosen optimizer has not would be passed over in silence.
+void check_optimizer(const apex::train::OptionSet& set, const Options& o) {
+  const std::vector<std::string> momentum = {"sgd", "larc-sgd"}, moments = {"adam", "adamw", "lamb", "novograd"};
+  const std::vector<std::pair<std::string, std::vector<std::string>>> users = {
+      {"momentum", momentum},
+      {"nesterov", momentum},
+      {"beta1", moments},
+      {"beta2", moments},
+      {"no-bias-correction", moments},
+      {"eps", {"adam", "adamw", "lamb", "novograd", "adagrad", "larc-sgd"}},
+      {"trust-coefficient", {"larc-sgd"}}};
+  for (const auto& [option, optimizers] : users) {
+    if (!set.was_given(option) || std::find(optimizers.begin(), optimizers.end(), o.optimizer) != optimizers.end())
+      continue;
+    std::string names;
+    for (const auto& name : optimizers) names += (names.empty() ? "" : ", ") + name;
+    throw UsageError(concat("--", option, " is for --optimizer ", names, "; ", o.optimizer, " has none"));
+  }
+  for (const auto& [name, value] : {std::pair("beta1", o.beta1), std::pair("beta2", o.beta2)})
+    if (value >= 1) throw UsageError(concat("--", name, ": ", value, " is not below 1"));
+  if (o.eps < 0 && o.eps != -1) throw UsageError(concat("--eps: ", o.eps, " is below 0"));
+  if (o.clip_grad < 0 && o.clip_grad != -1) throw UsageError(concat("--clip-grad: ", o.clip_grad, " is below 0"));
+}
+
+}  // namespace
+
 void check(const apex::train::OptionSet& set, const Options& o) {
   if (o.data.empty()) throw UsageError("DIR is missing: a folder of images, a pack, or 'synthetic'");
   const auto archs = apex::models::list();
@@ -56,6 +93,7 @@ void check(const apex::train::OptionSet& set, const Options& o) {
   if (o.channels_last && o.contiguous) throw UsageError("--channels-last and --contiguous exclude each other");
   if (o.warmup_epochs > 0 && (o.lr_schedule == "step" || o.lr_schedule == "one-cycle"))
     throw UsageError(concat("--warmup-epochs: the ", o.lr_schedule, " schedule has a warm-up of its own"));
+  check_optimizer(set, o);
   if (o.nesterov && o.train.momentum == 0) throw UsageError("--nesterov needs --momentum above 0");
   if (o.decode == "gpu" && apex::train::gpu_decoder().empty())
     throw UsageError("--decode gpu: this build has no nvJPEG; use cpu");

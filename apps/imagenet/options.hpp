@@ -20,6 +20,11 @@ struct Options {
 
   std::string optimizer = "sgd";
   bool nesterov = false;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = -1;  ///< below 0: the optimizer's own
+  double trust_coefficient = 0.02;
+  bool no_bias_correction = false;
+  double clip_grad = -1;  ///< below 0: 1 for LAMB, no clipping for the others
   std::string lr_schedule = "step";
   double warmup_epochs = 0;
   bool no_norm_decay = false;

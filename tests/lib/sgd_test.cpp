@@ -6,7 +6,7 @@
 #include "apex/nn/functional.hpp"
 #include "apex/optimizers/fused_sgd.hpp"
 #include "apex/tensor_ops.hpp"
-#include "lib/support.hpp"
+#include "lib/optimizers_support.hpp"
 
 namespace apex {
 namespace {
@@ -14,61 +14,23 @@ namespace {
 using optimizers::FusedSGD;
 using optimizers::ParamGroup;
 using optimizers::SGDOptions;
+using test::expect_close;
 using test::expect_error;
 using test::expect_values;
+using test::joined;
+using test::kGrads;
+using test::kLayouts;
+using test::kP;
 using test::leaf;
+using test::parameters;
+using test::set_gradients;
 using test::values;
 using test::vector_of;
-
-const std::vector<double> kP = {1, -2, 0.5, 3};
-const std::vector<std::vector<double>> kGrads = {{0.1, -0.2, 0.3, -0.4}, {0.05, 0.1, -0.15, 0.2}, {-0.3, 0, 0.6, 0.01}};
-
-/// The parameter of the acceptance cases: whole, at an address off by one element, or cut in four tensors.
-struct Layout {
-  const char* name;
-  bool misaligned, split;
-};
-constexpr Layout kLayouts[] = {{"whole", false, false}, {"misaligned", true, false}, {"split", false, true}};
-
-std::vector<Tensor> parameters(const Layout& layout, DType dtype = DType::f32) {
-  if (layout.split) {
-    std::vector<Tensor> parts;
-    for (const double p : kP) parts.push_back(leaf(vector_of({p}, dtype)));
-    return parts;
-  }
-  if (!layout.misaligned) return {leaf(vector_of(kP, dtype))};
-  const Tensor t = views::narrow(test::empty({5}, dtype), 0, 1, 4);
-  for (int i = 0; i < 4; ++i) test::set_element(t, i, kP[static_cast<std::size_t>(i)]);
-  return {leaf(t)};
-}
-
-void set_gradients(const std::vector<Tensor>& params, const std::vector<double>& g) {
-  for (std::size_t i = 0, at = 0; i < params.size(); ++i) {
-    const auto n = static_cast<std::size_t>(params[i].numel());
-    set_grad(params[i],
-             vector_of({g.begin() + static_cast<std::ptrdiff_t>(at), g.begin() + static_cast<std::ptrdiff_t>(at + n)},
-                       params[i].dtype()));
-    at += n;
-  }
-}
-
-std::vector<double> joined(const std::vector<Tensor>& params) {
-  std::vector<double> all;
-  for (const auto& p : params)
-    for (const double v : values(p)) all.push_back(v);
-  return all;
-}
 
 std::vector<double> buffers(const FusedSGD& optimizer, const std::vector<Tensor>& params) {
   std::vector<Tensor> all;
   for (const auto& p : params) all.push_back(optimizer.state_of(p).at("momentum_buffer"));
   return joined(all);
-}
-
-void expect_close(const std::vector<double>& got, const std::vector<double>& want, double rtol = 2e-6,
-                  double atol = 1e-7) {
-  ASSERT_EQ(got.size(), want.size());
-  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], rtol * std::abs(want[i]) + atol) << i;
 }
 
 /// Runs the three steps and compares the parameters after those that are given.

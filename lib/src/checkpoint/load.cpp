@@ -5,6 +5,7 @@
 #include <set>
 
 #include "apex/collectives/deadline.hpp"
+#include "apex/tensor_ops.hpp"
 #include "names.hpp"
 
 namespace apex::checkpoint {
@@ -110,7 +111,8 @@ class OptimizerReader {
     if (!file_.has_group(path_)) refuse("the checkpoint has no such optimizer");
     state_.type = io::attribute<std::string>(file_.attributes(path_), "type", where());
     if (state_.type != optimizer_.type())
-      refuse(concat("state of ", state_.type, ", but this optimizer is ", optimizer_.type()));
+      refuse(concat("state of ", state_.type, ", but this optimizer is ", optimizer_.type(),
+                    "; choose the one it was saved from, or take the model alone"));
     const auto groups = file_.children(path_ + "/groups").size();
     if (groups != names_.size()) refuse(concat(groups, " parameter groups, but this optimizer has ", names_.size()));
     std::int64_t next = 0;
@@ -249,7 +251,11 @@ void apply(const Restored& r, const Targets& targets, const std::vector<Labelled
   std::vector<optimizers::OptimizerState> before;
   try {
     for (std::size_t i = 0; i < optimizers.size(); ++i) {
-      if (optimizers.size() > 1) before.push_back(optimizers[i]->state_dict());
+      if (optimizers.size() > 1) {
+        before.push_back(optimizers[i]->state_dict());
+        for (auto& state : before.back().state)
+          for (auto& entry : state) entry.second = clone(entry.second);  // a load writes into the tensors there are
+      }
       optimizers[i]->load_state_dict(r.optimizers[i]);
     }
   } catch (...) {

@@ -4,18 +4,13 @@
 
 #include <cmath>
 
-#include "apex/autograd.hpp"
-#include "apex/kernels/copy.hpp"
 #include "apex/kernels/multi_tensor.hpp"
-#include "apex/nn/functional.hpp"
-#include "apex/tensor_ops.hpp"
 
 namespace apex::optimizers {
 
 namespace {
 
 constexpr const char* kBuffer = "momentum_buffer";
-constexpr const char* kMaster = "master";
 
 HyperMap defaults_from(const SGDOptions& o) {
   return {{"lr", o.lr},
@@ -26,55 +21,15 @@ HyperMap defaults_from(const SGDOptions& o) {
           {"wd_after_momentum", o.wd_after_momentum}};
 }
 
-/// Tensors that one kernel call takes: parameters, or their masters with the parameters as copies.
-struct Bucket {
-  Device device;
-  DType model, grad;
-  std::vector<Tensor> relaid;  ///< keeps copies alive until the call
-  std::vector<View> params, momenta, copies;
-  std::vector<ConstView> grads;
-  std::vector<std::uint8_t> first_run;
-};
-
-Bucket& bucket_for(std::vector<Bucket>& buckets, const Tensor& p, const Tensor& g) {
-  for (auto& b : buckets)
-    if (b.device == p.device() && b.model == p.dtype() && b.grad == g.dtype()) return b;
-  Bucket& fresh = buckets.emplace_back();
-  fresh.device = p.device();
-  fresh.model = p.dtype();
-  fresh.grad = g.dtype();
-  return fresh;
-}
-
-bool same_order(const Tensor& p, const Tensor& g) {
-  for (int d = 0; d < p.dim(); ++d)
-    if (p.sizes()[d] != 1 && p.strides()[d] != g.strides()[d]) return false;
-  return true;
-}
-
-/// A parameter may have been cast, moved or re-laid since its last step: its state follows.
-void fit_state(Tensor& state, const Tensor& p, DType dtype) {
-  if (state.dtype() == dtype && state.device() == p.device() && same_order(p, state)) return;
-  const Tensor near = nn::functional::to(state, p.device());
-  Tensor fitted = empty_like(p, dtype);
-  kernels::copy(p.context(), fitted.view(), near.view());
-  state = fitted;
-}
-
-Tensor laid_out_like(const Tensor& p, const Tensor& g) {
-  if (same_order(p, g)) return g;
-  Tensor out = empty_like(p, g.dtype());
-  kernels::copy(g.context(), out.view(), g.view());
-  return out;
-}
-
 }  // namespace
 
 FusedSGD::FusedSGD(std::vector<Tensor> params, const SGDOptions& options)
     : FusedSGD(std::vector<ParamGroup>{{.params = std::move(params)}}, options) {}
 
 FusedSGD::FusedSGD(std::vector<ParamGroup> groups, const SGDOptions& options)
-    : Optimizer(defaults_from(options), options.set_grad_none), master_weights_(options.master_weights) {
+    : Optimizer(defaults_from(options), {.set_grad_none = options.set_grad_none,
+                                         .master_weights = options.master_weights,
+                                         .capturable = options.capturable}) {
   check_hyper(defaults_from(options));
   for (auto& group : groups) add_param_group(std::move(group));
 }
@@ -91,47 +46,40 @@ void FusedSGD::check_hyper(const HyperMap& hyper) const {
                                 " and ", group.number("dampening")));
 }
 
-std::optional<DType> FusedSGD::state_dtype(const Tensor& param, std::string_view key) const {
-  if (key == kMaster && has_master(param)) return DType::f32;
-  if (key == kBuffer) return has_master(param) ? DType::f32 : param.dtype();
-  return std::nullopt;
+std::vector<Optimizer::StateKey> FusedSGD::state_keys(const Tensor& param) const {
+  return {{.name = kBuffer, .dtype = has_master(param) ? DType::f32 : param.dtype()}};
 }
 
-/// The f32 master of `p`, made from it at its first step.
-Tensor FusedSGD::master_of(const Tensor& p) {
-  Tensor& master = mutable_state(p)[kMaster];
-  if (master.defined()) {
-    fit_state(master, p, DType::f32);
-  } else {
-    master = empty_like(p, DType::f32);
-    kernels::copy(p.context(), master.view(), p.view());
-  }
-  return master;
+void FusedSGD::init_state() {
+  Optimizer::init_state();
+  for (const auto& group : groups())
+    if (group.number("momentum") == 0.0 || group.number("dampening") != 0.0)
+      for (const auto& p : group.params) mutable_state(p).erase(kBuffer);
 }
 
-/// The momentum of `p`, and whether the kernel is to start it from the gradient.
-std::pair<Tensor, bool> FusedSGD::momentum_of(const Tensor& p, double dampening, const StepScaling& scaling) {
-  const DType dtype = *state_dtype(p, kBuffer);
-  auto& state = mutable_state(p);
-  const auto found = state.find(kBuffer);
-  if (found != state.end()) {
-    fit_state(found->second, p, dtype);
-    return {found->second, false};
-  }
-  Tensor buffer = empty_like(p, dtype);
+void FusedSGD::add_state(Bucket& bucket, const ParamGroup& group, const Tensor& param) {
+  if (group.number("momentum") == 0.0) return;
+  const double dampening = group.number("dampening");
+  auto& state = mutable_state(param);
+  bool first = !state.contains(kBuffer);
+  const Tensor buffer = state_tensor(param, state_keys(param).front());  // zeros when it is new
   // On a device nobody knows yet whether this first step will be skipped. Zeros make the next one a first step just the
   // same, as long as the gradient enters undamped; with dampening this step waits for the answer.
-  bool first = true;
-  if (scaling.found_inf.defined() && !p.device().is_cpu()) {
-    first = dampening != 0.0 && scaling.found_inf.item() == 0.0;
-    if (dampening != 0.0 && !first) return {buffer, true};  // skipped: the kernel leaves it alone, and it is not kept
-    if (!first) zero_(buffer);
+  const Tensor& found_inf = bucket.scaling.found_inf;
+  if (first && found_inf.defined() && !param.device().is_cpu()) {
+    if (dampening == 0.0)
+      first = false;
+    else if (found_inf.item() != 0.0)
+      state.erase(kBuffer);  // skipped: the kernel leaves it alone, and it is not kept
   }
-  state[kBuffer] = buffer;
-  return {buffer, first};
+  bucket.kept.push_back(buffer);
+  bucket.state.resize(1);
+  bucket.state[0].push_back(buffer.view());
+  bucket.first_run.push_back(first ? 1 : 0);
+  buffer.raise_version();
 }
 
-void FusedSGD::step_group(ParamGroup& group, const StepScaling& scaling) {
+void FusedSGD::update(const Bucket& bucket, const ParamGroup& group) {
   kernels::SgdOptions options;
   options.lr = group.number("lr");
   options.momentum = group.number("momentum");
@@ -139,43 +87,20 @@ void FusedSGD::step_group(ParamGroup& group, const StepScaling& scaling) {
   options.weight_decay = group.number("weight_decay");
   options.nesterov = group.flag("nesterov");
   options.wd_after_momentum = group.flag("wd_after_momentum");
-  options.lr_on_device = group.lr_on_device.view();
-  options.inv_scale = scaling.inv_scale.view();
+  options.lr_on_device = bucket.lr.view();
+  options.inv_scale = bucket.scaling.inv_scale.view();
+  options.scale = bucket.scaling.grad_scale;
   View flag;
-  if (scaling.found_inf.defined()) {
-    if (scaling.found_inf.dtype() == DType::i32)
-      flag = scaling.found_inf.view();
+  if (bucket.scaling.found_inf.defined()) {
+    if (bucket.scaling.found_inf.dtype() == DType::i32)
+      flag = bucket.scaling.found_inf.view();
     else
-      options.found_inf = scaling.found_inf.view();
+      options.found_inf = bucket.scaling.found_inf.view();
   }
-  std::vector<Bucket> buckets;
-  for (const auto& p : group.params) {
-    const Tensor g = grad(p);
-    if (!g.defined()) continue;
-    const bool masters = has_master(p);
-    const Tensor weight = masters ? master_of(p) : p;
-    Bucket& bucket = bucket_for(buckets, p, g);
-    const Tensor gradient = laid_out_like(p, g);
-    bucket.relaid.push_back(gradient);
-    bucket.params.push_back(weight.view());
-    bucket.grads.push_back(gradient.view());
-    if (masters) {
-      bucket.copies.push_back(p.view());
-      weight.raise_version();
-    } else {
-      mutable_state(p).erase(kMaster);  // left over from before the parameter was cast: it would go stale
-    }
-    p.raise_version();
-    if (options.momentum == 0.0) continue;
-    const auto [momentum, first] = momentum_of(p, options.dampening, scaling);
-    bucket.relaid.push_back(momentum);
-    bucket.momenta.push_back(momentum.view());
-    bucket.first_run.push_back(first ? 1 : 0);
-    momentum.raise_version();
-  }
-  for (const auto& b : buckets)
-    kernels::multi_tensor_sgd(Context::current(b.device), flag, b.params, b.momenta, b.copies, b.grads, b.first_run,
-                              options);
+  const std::vector<View> none;
+  kernels::multi_tensor_sgd(Context::current(bucket.device), flag, bucket.weights,
+                            bucket.state.empty() ? none : bucket.state[0], bucket.copies, bucket.grads,
+                            bucket.first_run, options);
 }
 
 }  // namespace apex::optimizers

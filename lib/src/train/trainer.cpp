@@ -144,7 +144,10 @@ void Trainer::work(const std::function<io::Batch(std::int64_t)>& batch) {
     if (m + 1 < micro_steps) no_sync.emplace(parts_.ddp.no_sync());
     parts_.task.train_step(now, 1.0 / static_cast<double>(micro_steps), step_sums_);
   }
-  parts_.optimizer.step(scaling_);
+  if (parts_.step)
+    parts_.step(scaling_);
+  else
+    parts_.optimizer.step(scaling_);
   parts_.optimizer.zero_grad(true);  // last: a captured step drops what it made
 }
 

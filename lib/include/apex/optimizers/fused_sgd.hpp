@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
-#include <utility>
-
 #include "apex/optimizers/optimizer.hpp"
 
 namespace apex::optimizers {
@@ -17,6 +15,7 @@ struct SGDOptions {
   bool wd_after_momentum = false;  ///< weight decay joins the step, not the momentum
   bool set_grad_none = false;      ///< what zero_grad() does without an argument
   bool master_weights = false;     ///< 16-bit parameters are updated through f32 masters
+  bool capturable = false;
 };
 
 /// Stochastic gradient descent with momentum, all tensors of a (device, dtype) bucket in one multi-tensor call.
@@ -27,13 +26,12 @@ struct SGDOptions {
 ///   p <- p - lr * g
 ///
 /// Arithmetic in f32 (f64 for f64 parameters), one rounding at each store. State: "momentum_buffer", dtype and layout
-/// of the parameter, only when momentum is not 0. A parameter's first step is its own; one skipped by found_inf does
-/// not count. Gradients of other strides than the parameter's are re-laid out first.
+/// of the parameter (f32 beside a master), only when momentum is not 0. A parameter's first step is its own; one
+/// skipped by found_inf does not count. Gradients of other strides than the parameter's are re-laid out first.
 ///
-/// With master_weights a 16-bit parameter has an f32 state "master", made from its value at its first step, and its
-/// momentum is f32. Steps update the master; the parameter becomes its rounded copy in the same pass, so what else is
-/// written into the parameter afterwards is lost. Masters are a matter of the optimizer, not of a group: a loaded state
-/// without them is fine (they are made at the next step), one with them is refused where they are not asked for.
+/// Scaled 16-bit gradients are unscaled as the kernel reads them, and the kernel writes the 16-bit weights of masters:
+/// Apex's materialize_master_grads = false. init_state() makes no buffers where dampening is not 0: there the first
+/// step differs from the others.
 class FusedSGD : public Optimizer {
  public:
   /// @throws Kind::argument, naming the value: lr, momentum or weight_decay negative or not finite; nesterov with
@@ -42,16 +40,14 @@ class FusedSGD : public Optimizer {
   FusedSGD(std::vector<ParamGroup> groups, const SGDOptions& options);
 
   std::string_view type() const override { return "FusedSGD"; }
+  void init_state() override;
 
  private:
   void check_hyper(const HyperMap& hyper) const override;
-  void step_group(ParamGroup& group, const StepScaling& scaling) override;
-  std::optional<DType> state_dtype(const Tensor& param, std::string_view key) const override;
-  bool has_master(const Tensor& param) const { return master_weights_ && is_16bit(param.dtype()); }
-  Tensor master_of(const Tensor& param);
-  std::pair<Tensor, bool> momentum_of(const Tensor& param, double dampening, const StepScaling& scaling);
-
-  bool master_weights_;
+  std::vector<StateKey> state_keys(const Tensor& param) const override;
+  bool counts_steps() const override { return false; }
+  void add_state(Bucket& bucket, const ParamGroup& group, const Tensor& param) override;
+  void update(const Bucket& bucket, const ParamGroup& group) override;
 };
 
 }  // namespace apex::optimizers

@@ -35,6 +35,7 @@ struct ParamGroup {
 struct StepScaling {
   Tensor found_inf = {};
   Tensor inv_scale = {};
+  double grad_scale = 1.0;  ///< multiplies gradients too
 };
 
 /// State in its logical form: for each parameter (counted through all groups) its tensors by key, and for each group
@@ -49,8 +50,31 @@ struct OptimizerState {
   std::vector<Group> groups;
 };
 
+/// What every optimizer can be asked for, beside its hyper-parameters.
+struct CommonOptions {
+  bool set_grad_none = true;    ///< what zero_grad() does without an argument
+  bool master_weights = false;  ///< 16-bit parameters are updated through f32 masters
+  bool capturable = false;      ///< learning rates and step counts lie on the device, so that a captured step can be
+                                ///< replayed
+  bool group_step = false;      ///< one step count for all parameters of a group, as in Apex
+};
+
 /// Base of the optimizers: groups, state by the parameters' identity, and the logical state dictionary.
-/// Parameters keep their place when they are cast or moved (Tensor::set_data).
+/// Parameters keep their place when they are cast or moved (Tensor::set_data), and their state follows.
+///
+/// State "step" (i32, one element) of optimizers that correct for it is the number of updates a parameter has had: one
+/// first used in the third call is then at its first. All of a device lie in one array. With group_step a call that
+/// finds a gradient in the group counts for all of its parameters. Skipped steps do not count.
+///
+/// With master_weights a 16-bit parameter has an f32 state "master", made from its value at its first step, and its
+/// other state is f32. Steps update the master; the parameter becomes its rounded copy in the same pass, so what else
+/// is written into the parameter afterwards is lost, unless refresh_masters() takes it up. Masters are a matter of the
+/// optimizer, not of a group: a loaded state without them is fine (they are made at the next step, and a warning says
+/// so), one with them is refused where they are not asked for.
+///
+/// Graphs: a step can be captured when all state exists (a step before, or init_state()), gradients keep their place
+/// (zero_grad(false)) and the optimizer is capturable or its learning rate comes from set_lr_source. set_lr and
+/// load_state_dict then write into the tensors that the graph reads.
 class Optimizer {
  public:
   Optimizer(const Optimizer&) = delete;
@@ -68,6 +92,8 @@ class Optimizer {
   const std::vector<ParamGroup>& groups() const { return groups_; }
   /// Sets a hyper-parameter of one group. @throws Kind::argument for an unknown key, group or an invalid value
   void set_hyper(std::size_t group, std::string_view key, HyperValue value);
+  /// The options beside the hyper-parameters, for printing.
+  virtual HyperMap options() const;
   /// Sets the learning rate of every group.
   void set_lr(double lr);
   /// From now on steps read the learning rate of every group (or of one) from `lr` (f64, one element, on the
@@ -83,9 +109,14 @@ class Optimizer {
   /// On CUDA nothing here waits for the device, so a step can be captured once all state exists.
   Tensor step(const std::function<Tensor()>& closure = {});
   virtual void step(const StepScaling& scaling);
-  /// Whether the last step (replays of a captured one count) was skipped because found_inf was set. Waits for the
-  /// device.
+  /// Whether the last step (replays of a captured one count) was skipped: found_inf was set, or the optimizer found
+  /// gradients it could not use. Waits for the device.
   bool last_step_skipped() const;
+
+  /// Makes all state there will be, for parameters without gradient too, so that a capture allocates nothing.
+  virtual void init_state();
+  /// Reads the parameters into the masters that exist, after somebody else wrote into the parameters.
+  void refresh_masters();
 
   /// Drops the gradients or fills them with zeros; the default is the constructor's.
   virtual void zero_grad(std::optional<bool> set_to_none = {});
@@ -97,45 +128,135 @@ class Optimizer {
   /// The tensors kept for `param` by key ("momentum_buffer", ...); empty before its first step.
   const std::map<std::string, Tensor>& state_of(const Tensor& param) const;
   /// f(param, key, tensor) for all state, groups and parameters in order, keys in alphabetical order.
-  void for_each_state(
+  virtual void for_each_state(
       const std::function<void(const Tensor& param, const std::string& key, const Tensor& value)>& f) const;
   /// Puts a tensor into the state of `param`, copied, on its device, in the optimizer's dtype for that key.
   /// @throws Kind::argument when the optimizer does not hold the parameter or knows no such key; Kind::data when sizes
-  /// differ
-  void set_state(const Tensor& param, const std::string& key, const Tensor& value);
+  /// differ (of state that is one number: when it is not one element)
+  virtual void set_state(const Tensor& param, const std::string& key, const Tensor& value);
 
-  OptimizerState state_dict() const;
-  /// A deep copy of `state` into this optimizer. Nothing changes when it throws.
+  virtual OptimizerState state_dict() const;
+  /// A deep copy of `state` into this optimizer; tensors that fit keep their memory. What a group leaves out takes the
+  /// default. Step counts may stand in the groups as "step" (Apex's form) or, of any type, with the parameters. Nothing
+  /// changes when it throws.
   /// @throws Kind::data when type, number of groups, a group's number of parameters (naming the group) or sizes differ
-  void load_state_dict(const OptimizerState& state);
+  virtual void load_state_dict(const OptimizerState& state);
+
+  /// For checkpoints of optimizers that keep a part of their state on every rank.
+  struct StatePart {
+    Tensor param;
+    std::string key;
+    Dims sizes;               ///< of the whole
+    std::int64_t begin = 0;   ///< of this part in the whole, in row-major order
+    Tensor values;            ///< on the host, one dimension
+    bool whole = false;       ///< values are all there is, the same on every rank
+  };
+  /// Whether state goes to files by for_each_part instead of for_each_state.
+  virtual bool in_parts() const { return false; }
+  /// f(part) for all state; collective, parts of all ranks cover the whole.
+  virtual void for_each_part(const std::function<void(const StatePart& part)>& f) const;
+  /// What is to be kept until load_state_dict of a tensor that was read, so that no rank needs all of them.
+  virtual Tensor part_to_keep(const Tensor& param, std::string_view key, const Tensor& whole) const;
+  /// Called when a checkpoint has been loaded, parameters included, after load_state_dict.
+  virtual void parameters_loaded() {}
+  /// The class whose state this is: what a file says, so that optimizers which differ in how they work alone read each
+  /// other's.
+  virtual std::string_view state_type() const { return type(); }
 
  protected:
+  /// One key of the state.
+  struct StateKey {
+    std::string_view name;
+    DType dtype;
+    bool scalar = false;  ///< one element, whatever the parameter's sizes
+    double initial = 0.0;
+  };
+
+  /// What one multi-tensor call takes: parameters of one device, dtype, gradient dtype and step count.
+  struct Bucket {
+    Device device;
+    DType model, grad;
+    std::int64_t step = 0;                 ///< of this update; 0 where `steps` are given
+    std::vector<Tensor> params, kept;      ///< kept: alive until the call
+    std::vector<View> weights, copies;     ///< parameters, or masters with parameters as copies
+    std::vector<std::vector<View>> state;  ///< in the order of state_keys()
+    std::vector<View> steps;
+    std::vector<ConstView> grads;
+    std::vector<std::uint8_t> first_run;
+    StepScaling scaling;  ///< on this device
+    Tensor lr;            ///< on this device; undefined: the hyper-parameter
+  };
+
   /// @param defaults every hyper-parameter there is, with the value groups take when they do not say
-  Optimizer(HyperMap defaults, bool set_grad_none);
+  Optimizer(HyperMap defaults, const CommonOptions& options);
 
   virtual void check_hyper(const HyperMap& hyper) const = 0;
-  /// One update of all groups: step_group for each. On the CPU a skipped step never comes here; on a device the kernels
-  /// must read scaling.found_inf themselves.
-  virtual void update(const StepScaling& scaling);
-  virtual void step_group(ParamGroup& group, const StepScaling& scaling) = 0;
-  /// The dtype of the state `key` of `param`; nothing for an unknown key.
-  virtual std::optional<DType> state_dtype(const Tensor& param, std::string_view key) const = 0;
-  std::map<std::string, Tensor>& mutable_state(const Tensor& param) { return state_[param.id()]; }
+  /// Every key that `param` may have, beside "step" and "master".
+  virtual std::vector<StateKey> state_keys(const Tensor& param) const = 0;
+  virtual bool has_master(const Tensor& param) const { return options_.master_weights && is_16bit(param.dtype()); }
+  virtual bool counts_steps() const { return true; }
+  /// Whether update() needs the count on the host: then a step that found_inf on a device may skip waits for it.
+  virtual bool counts_on_host() const { return false; }
+  /// Whether the kernels skip for reasons of their own, so that only the device knows how many steps there were.
+  virtual bool skips_by_itself() const { return false; }
+  virtual bool skipped_by_itself() const { return false; }
+  /// Other names under which a state may come: torch's classes.
+  virtual bool takes_type(std::string_view name) const { return name == type(); }
+  /// Before any group. On the CPU a step that found_inf skips comes neither here nor to update().
+  virtual void before_step(const StepScaling&) {}
+  /// One update of all groups: bucket by bucket, by update(). Comes after before_step().
+  virtual void update_all(const StepScaling& scaling);
+  /// Puts the state of `param` into its bucket; makes what is missing.
+  virtual void add_state(Bucket& bucket, const ParamGroup& group, const Tensor& param);
+  virtual void update(const Bucket& bucket, const ParamGroup& group) = 0;
+
+  /// The hyper-parameters that a saved group asks for, complete. @throws Kind::data for one this optimizer has not
+  HyperMap hyper_of_state(const OptimizerState& state, std::size_t group) const;
+  Tensor& state_tensor(const Tensor& param, const StateKey& key);
+  std::map<std::string, Tensor>& mutable_state(const Tensor& param) { return state_[param.id()].tensors; }
+  const CommonOptions& common() const { return options_; }
+  /// f32 where the parameter has a master, f64 for f64 parameters, else f32.
+  static DType wide(const Tensor& param) { return param.dtype() == DType::f64 ? DType::f64 : DType::f32; }
 
  private:
+  struct ParamState {
+    std::map<std::string, Tensor> tensors;
+    std::int64_t updates = 0;  ///< while counts are kept on the host
+  };
+  /// One-element tensors cut from one block.
+  struct Block {
+    Tensor memory;
+    std::int64_t used = 0;
+  };
+
   void note_found_inf(const Tensor& found_inf);
   void check_params(const ParamGroup& group) const;
   HyperMap completed(const HyperMap& given, Kind kind) const;
+  std::optional<StateKey> key_of(const Tensor& param, std::string_view name) const;
+  Tensor scalar_slot(Device device, DType dtype);
+  Tensor& step_slot(const Tensor& param);
+  void choose_counts(const StepScaling& scaling);
+  void publish_counts() const;
+  void step_group(std::size_t index, const StepScaling& scaling);
+  void count_group(const ParamGroup& group);
+  Bucket& bucket_for(std::vector<Bucket>& buckets, const Tensor& param, const Tensor& gradient, std::int64_t step);
+  Tensor master_of(const Tensor& param);
+  Tensor lr_of(std::size_t group, Device device);
+  void write_lr(std::size_t group);
 
   HyperMap defaults_;
-  bool set_grad_none_;
+  CommonOptions options_;
   std::vector<ParamGroup> groups_;
-  std::unordered_map<const void*, std::map<std::string, Tensor>> state_;
+  std::vector<std::vector<Tensor>> own_lr_;  ///< of each group, one for each device: read by captured steps
+  std::unordered_map<const void*, ParamState> state_;
+  std::vector<Block> blocks_;
+  bool counts_on_device_ = false;
+  mutable bool counts_published_ = true;  ///< the tensors "step" hold what the host has counted
   Tensor skipped_;  ///< found_inf as the last step saw it, a persistent copy on its device; undefined: no step had one
   bool had_found_inf_ = false;
 };
 
-/// The class and every group's size and hyper-parameters, one line each.
+/// The class with its options, and every group's size and hyper-parameters, one line each.
 std::string to_string(const Optimizer& optimizer);
 
 }  // namespace apex::optimizers

@@ -50,6 +50,8 @@ struct TrainerParts {
   std::vector<std::string> class_names;
   double loss_scale = 1;       ///< what the task multiplies gradients by; the optimizer divides by it
   PlanCache* plans = nullptr;  ///< kept up to date when there is one
+  /// Makes an optimizer step, with what goes around it; none: optimizer.step(scaling). Runs inside a capture too.
+  std::function<void(const optimizers::StepScaling& scaling)> step = {};
 };
 
 /// The loop that all programs share: epochs of optimizer steps (each of `accumulate` micro-steps), validation,
