@@ -3,7 +3,9 @@
 add_library(apex_parallel OBJECT
   src/contrib/clip_grad.cpp
   src/contrib/optimizers/distributed_fused_adam.cpp
+  src/contrib/optimizers/distributed_fused_lamb.cpp
   src/contrib/optimizers/shard_layout.cpp
+  src/contrib/optimizers/sharded_checkpoint.cpp
   src/contrib/optimizers/sharded_gradients.cpp
   src/contrib/optimizers/sharded_setup.cpp
   src/contrib/optimizers/sharded_step.cpp

@@ -123,7 +123,7 @@ class Optimizer {
 
   /// Makes parameters whose values are still on their way (an optimizer that spreads its work over ranks) arrive. Call
   /// it before they are read by anything but ops; checkpoint::save does.
-  virtual void synchronize() {}
+  virtual void synchronize() const {}
 
   /// The tensors kept for `param` by key ("momentum_buffer", ...); empty before its first step.
   const std::map<std::string, Tensor>& state_of(const Tensor& param) const;
@@ -146,10 +146,10 @@ class Optimizer {
   struct StatePart {
     Tensor param;
     std::string key;
-    Dims sizes;               ///< of the whole
-    std::int64_t begin = 0;   ///< of this part in the whole, in row-major order
-    Tensor values;            ///< on the host, one dimension
-    bool whole = false;       ///< values are all there is, the same on every rank
+    Dims sizes;              ///< of the whole
+    std::int64_t begin = 0;  ///< of this part in the whole, in row-major order
+    Tensor values;           ///< on the host, one dimension
+    bool whole = false;      ///< values are all there is, the same on every rank
   };
   /// Whether state goes to files by for_each_part instead of for_each_state.
   virtual bool in_parts() const { return false; }

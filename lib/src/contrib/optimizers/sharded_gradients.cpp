@@ -75,6 +75,8 @@ void ShardedOptimizer::Impl::end_of_backward() {
 /// Every pass hands over every bucket, so that all ranks issue the same collectives whoever had gradients.
 void ShardedOptimizer::Impl::launch_rest() {
   while (next_bucket < layout.buckets()) launch(next_bucket++);
+  for (std::size_t p = 0; p < params.size(); ++p)
+    if (layout.of_param(static_cast<std::int64_t>(p)).empty()) set_grad(params[p].tensor, {});  // in no bucket
   synced = true;
   local = false;
 }
@@ -87,9 +89,14 @@ void ShardedOptimizer::Impl::launch(std::int64_t number) {
   launches.push_back({static_cast<int>(number), Clock::now(), {}});
   norm = Tensor();
   b.in_flight = true;
-  if (one_rank()) {
+  if (one_rank() && !(wire.full_reduce && redundant)) {
     b.reduced = options.contiguous_grad_buffer ? clone(b.gradients) : b.gradients;
     b.reducing = {};
+    return;
+  }
+  if (wire.full_reduce) {
+    b.reducing = whole.all_reduce(b.gradients, dist::ReduceOp::sum, concat("gradients ", number));
+    launches.back().work = b.reducing;
     return;
   }
   b.reduced = empty({layout.shard()}, grad_sync, device());
@@ -143,6 +150,11 @@ void ShardedOptimizer::Impl::pack(std::int64_t number) {
     plan([&](const Tensor& g, const Range& range) { pieces.push_back(slice(g.defined() ? g : nothing, range)); });
     kernels::flatten(ctx, b.gradients.view(), pieces);
   }
+  if (own_factor.defined()) {
+    const Tensor by = empty({1}, grad_sync, device());
+    kernels::copy(ctx, by.view(), own_factor.view());
+    kernels::binary(ctx, b.gradients.view(), b.gradients.view(), by.view(), kernels::BinaryOp::mul);
+  }
   for (const std::size_t p : b.params)
     if (layout.fragments()[layout.of_param(static_cast<std::int64_t>(p)).back()].bucket == number)
       set_grad(params[p].tensor, {});
@@ -152,11 +164,13 @@ void ShardedOptimizer::Impl::pack(std::int64_t number) {
 void ShardedOptimizer::Impl::collect(Bucket& b) {
   if (!b.in_flight) return;
   b.reducing.wait();
-  if (redundant) redundant.all_reduce(b.reduced, dist::ReduceOp::sum, "gradients of the copies").wait();
+  if (redundant && !wire.full_reduce)
+    redundant.all_reduce(b.reduced, dist::ReduceOp::sum, "gradients of the copies").wait();
   take_up(b);
 }
 
 void ShardedOptimizer::Impl::take_up(Bucket& b) {
+  if (!b.reduced.defined()) b.reduced = clone(views::narrow(b.gradients, 0, rank() * layout.shard(), layout.shard()));
   if (!b.gradient_shard.defined())
     b.gradient_shard = b.reduced;
   else
@@ -171,13 +185,14 @@ void ShardedOptimizer::Impl::grad_sync_all() {
   NoGradGuard no_grad;
   adopt_new_params();
   if (in_backward) fail(Kind::state, concat(class_name, ": gradients cannot be synchronised inside backward"));
+  check_unchanged();
   if (!synced || local) {
-    check_unchanged();
     begin_pass();
+    if (wire.clip_own > 0) clip_own_gradients();
     launch_rest();
+    own_factor = Tensor();
   }
-  std::vector<dist::Work> works;
-  if (redundant)
+  if (redundant && !wire.full_reduce)
     for (Bucket& b : buckets) {
       if (!b.in_flight) continue;
       b.reducing.wait();
@@ -188,6 +203,35 @@ void ShardedOptimizer::Impl::grad_sync_all() {
     b.reducing.wait();
     take_up(b);
   }
+}
+
+/// own_factor = min(1, clip / (inv_scale * norm of this rank's gradients + 1e-6))
+void ShardedOptimizer::Impl::clip_own_gradients() {
+  const Context ctx = context();
+  std::map<DType, std::vector<ConstView>> by_dtype;
+  for (const Param& p : params)
+    if (const Tensor g = grad(p.tensor); g.defined() && g.numel() > 0)
+      by_dtype[g.dtype()].push_back(slice(g, {0, g.numel()}));
+  const Tensor flag = zeros({1}, DType::i32, device()), square = zeros({1}, DType::f64, device());
+  for (const auto& [dtype, views] : by_dtype) {
+    const Tensor part = zeros({1}, accum_dtype(dtype), device());
+    kernels::multi_tensor_l2norm(ctx, flag.view(), part.view(), {}, views);
+    const Tensor wide = empty({1}, DType::f64, device());
+    kernels::copy(ctx, wide.view(), part.view());
+    kernels::unary(ctx, wide.view(), wide.view(), kernels::UnaryOp::square);
+    kernels::accumulate(ctx, square.view(), wide.view());
+  }
+  kernels::unary(ctx, square.view(), square.view(), kernels::UnaryOp::sqrt);
+  const Tensor factor = empty({1}, DType::f32, device()), one = ones({1}, DType::f32, device());
+  kernels::copy(ctx, factor.view(), square.view());
+  if (pass_inv_scale.defined())
+    kernels::binary(ctx, factor.view(), factor.view(), views::reshape(pass_inv_scale, {1}).view(),
+                    kernels::BinaryOp::mul);
+  kernels::scale_shift(ctx, factor.view(), factor.view(), 1.0, 1e-6);
+  kernels::unary(ctx, factor.view(), factor.view(), kernels::UnaryOp::reciprocal);
+  kernels::scale_shift(ctx, factor.view(), factor.view(), wire.clip_own);
+  kernels::binary(ctx, factor.view(), factor.view(), one.view(), kernels::BinaryOp::minimum);
+  own_factor = factor;
 }
 
 void ShardedOptimizer::Impl::forget_gradients() {

@@ -14,6 +14,7 @@ namespace apex::contrib::optimizers {
 namespace {
 
 constexpr double kLeastFill = 0.7;
+constexpr double kLeastVain = 1048576;  // bytes of a state tensor, over all ranks; less is not worth a word
 
 bool is_state_dtype(DType d) { return d == DType::f32 || is_16bit(d); }
 
@@ -47,12 +48,13 @@ dist::ProcessGroup ddp_channel(const dist::ProcessGroup& group) { return group.c
 
 }  // namespace
 
-ShardedOptimizer::Impl::Impl(ShardedOptimizer& s, ShardingOptions o, const char* name)
+ShardedOptimizer::Impl::Impl(ShardedOptimizer& s, ShardingOptions o, const char* name, const ShardedOptimizerWire& w)
     : self(s),
       options(std::move(o)),
       class_name(name),
+      wire(w),
       grad_sync(options.grad_sync_dtype.value_or(options.dtype)),
-      param_sync(options.param_sync_dtype.value_or(options.dtype)) {
+      param_sync(w.e5m2 ? DType::u8 : options.param_sync_dtype.value_or(options.dtype)) {
   whole = ddp_channel(options.process_group ? options.process_group : dist::ProcessGroup::world());
   distributed = options.distributed_group ? ddp_channel(options.distributed_group) : whole;
   if (options.redundant_group && options.redundant_group.size() > 1) redundant = ddp_channel(options.redundant_group);
@@ -78,7 +80,8 @@ void ShardedOptimizer::Impl::adopt_new_params() {
   own << options.dtype << ' ' << grad_sync << ' ' << param_sync << " cap " << options.bucket_cap_mb << " MiB, options "
       << options.average_grad_sync << options.overlap_grad_sync << options.overlap_param_sync
       << options.contiguous_param_buffer << options.contiguous_grad_buffer << options.store_params
-      << options.store_param_remainders << options.with_scaled_states << '\n';
+      << options.store_param_remainders << options.with_scaled_states << wire.full_reduce << wire.e5m2
+      << wire.gather_late << " clip " << wire.clip_own << '\n';
   for (const Param& p : fresh) {
     const Tensor& first = params.empty() ? fresh.front().tensor : params.front().tensor;
     const auto refuse = [&](const auto&... words) {
@@ -141,6 +144,7 @@ void ShardedOptimizer::Impl::adopt_new_params() {
     if (requires_grad(params.back().tensor)) add_hook(i);
   }
   known = number;
+  local = true;  // the new buckets take part in the next synchronisation
   make_state(first_bucket, first_local);
   warn_fill();
 }
@@ -227,7 +231,9 @@ void ShardedOptimizer::Impl::read_params(const std::vector<std::size_t>& which) 
 }
 
 void ShardedOptimizer::Impl::warn_fill() {
+  const double vain = (1.0 - layout.fill_ratio()) * static_cast<double>(layout.buckets() * layout.bucket_size());
   if (warned_fill || layout.fill_ratio() >= kLeastFill) return;
+  if (vain * static_cast<double>(size_of(options.dtype)) < kLeastVain) return;
   warned_fill = true;
   if (whole.rank() == 0)
     log_warning(concat(class_name, ": parameters fill ", static_cast<int>(100 * layout.fill_ratio()), "% of ",
@@ -248,10 +254,10 @@ void ShardedOptimizer::Impl::check_unchanged() const {
 }
 
 ShardedOptimizer::ShardedOptimizer(apex::optimizers::HyperMap defaults, ShardingOptions sharding,
-                                   const char* class_name, bool takes_scaled)
-    : Optimizer(std::move(defaults), true) {
+                                   const char* class_name, bool takes_scaled, const ShardedOptimizerWire& wire)
+    : Optimizer(std::move(defaults), {}) {
   check_options(sharding, class_name, takes_scaled);
-  impl_ = std::make_unique<Impl>(*this, std::move(sharding), class_name);
+  impl_ = std::make_unique<Impl>(*this, std::move(sharding), class_name, wire);
 }
 
 ShardedOptimizer::~ShardedOptimizer() {
@@ -298,10 +304,6 @@ std::int64_t ShardedOptimizer::state_bytes() const {
   return static_cast<std::int64_t>(bytes);
 }
 
-std::optional<DType> ShardedOptimizer::state_dtype(const Tensor&, std::string_view key) const {
-  if (key == "exp_avg" || key == "exp_avg_sq" || key == "master") return DType::f32;
-  if (key == "step") return DType::i32;
-  return std::nullopt;
-}
+std::vector<ShardedOptimizer::StateKey> ShardedOptimizer::state_keys(const Tensor&) const { return {}; }
 
 }  // namespace apex::contrib::optimizers

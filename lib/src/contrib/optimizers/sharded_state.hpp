@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 
+#include <array>
+#include <bit>
+#include <cmath>
+#include <functional>
 #include <map>
 #include <string>
 #include <thread>
@@ -26,8 +30,7 @@ struct ShardedOptimizer::Impl {
     Dims strides;
     HookHandle hook = {};
     bool hooked = false;
-    bool arrived = false;        ///< reported in the pass under way
-    bool master_loaded = false;  ///< the last loaded state held a master of it
+    bool arrived = false;  ///< reported in the pass under way
   };
 
   /// This rank's part of a fragment.
@@ -61,6 +64,7 @@ struct ShardedOptimizer::Impl {
   ShardedOptimizer& self;
   const ShardingOptions options;
   const char* const class_name;
+  const ShardedOptimizerWire wire;
   const DType grad_sync, param_sync;
   dist::ProcessGroup whole, distributed, redundant;  ///< redundant: null for a size of 1
 
@@ -89,16 +93,19 @@ struct ShardedOptimizer::Impl {
 
   // Norm and factors.
   Stage stage = Stage::ready;
-  Tensor scale;                      ///< f32, one element
-  Tensor found_inf;                  ///< f32, one element; undefined: nobody looked
-  Tensor norm;                       ///< f32: of the averaged gradients, before `scale`; undefined: not known
-  Tensor never;                      ///< i32 0: a flag that skips nothing
+  Tensor scale;             ///< f32, one element
+  Tensor found_inf;         ///< f32, one element; undefined: nobody looked
+  Tensor pass_inv_scale;    ///< of the step that makes the pass, for wire.clip_own
+  Tensor own_factor;        ///< f32: what this rank's gradients are multiplied by as they are packed; undefined: 1
+  bool gather_due = false;  ///< wire.gather_late: a step's parameters are still to be gathered
+  Tensor norm;              ///< f32: of the averaged gradients, before `scale`; undefined: not known
+  Tensor never;             ///< i32 0: a flag that skips nothing
   std::optional<BeforeOps> watcher;  ///< finishes parameters before the first op that reads them
   std::int64_t gathers_open = 0;
   std::thread::id stepper;  ///< ops of other threads (loaders) are not looked at
-  Tensor unpack_flag;  ///< i32: not 0 leaves parameters as they are when they are unpacked
+  Tensor unpack_flag;       ///< i32: not 0 leaves parameters as they are when they are unpacked
 
-  Impl(ShardedOptimizer& s, ShardingOptions o, const char* name);
+  Impl(ShardedOptimizer& s, ShardingOptions o, const char* name, const ShardedOptimizerWire& w);
 
   Device device() const { return params.empty() ? kCpu : params.front().tensor.device(); }
   Context context() const { return Context::current(device()); }
@@ -134,6 +141,7 @@ struct ShardedOptimizer::Impl {
   void collect(Bucket& b);
   void take_up(Bucket& b);
   void launch_rest();
+  void clip_own_gradients();
   void grad_sync_all();
   void forget_gradients();
 
@@ -144,6 +152,7 @@ struct ShardedOptimizer::Impl {
   // Update and gather (sharded_step.cpp).
   std::vector<Parts> parts_of(const std::vector<std::size_t>& which, std::vector<Tensor>& keep);
   void update(const StepScaling& scaling);
+  void encode_own();
   void gather(bool overlap);
   void start_gather(std::int64_t b);
   void finish_gather(Bucket& b);
@@ -156,6 +165,16 @@ struct ShardedOptimizer::Impl {
     return kind == 0 ? b.params_shard : kind == 1 ? b.exp_avg : b.exp_avg_sq;
   }
   Tensor skip_flag();
+
+  // Checkpoints (sharded_checkpoint.cpp).
+  std::vector<Tensor> loaded_masters;  ///< by parameter, this rank's values; until the next step
+  void read_shard(Bucket& b, int kind, const Tensor& out);
+  void gather_state(const std::vector<std::int64_t>& counts,
+                    const std::function<void(std::size_t p, int kind, const Tensor& values)>& f);
+  std::vector<std::int64_t> update_counts();
+  Tensor local_values(std::size_t p, const Tensor& values);
+  void write_locals(std::size_t p, int kind, const Tensor& values);
+  void write_halves(const Local& local, const Tensor& values);
 };
 
 /// Elements [range) of a tensor's memory as one dimension.
@@ -168,6 +187,20 @@ inline View slice(const Tensor& t, const Range& range) {
   v.present = true;
   v.data = static_cast<char*>(t.raw_data()) + range.begin * static_cast<std::int64_t>(size_of(t.dtype()));
   return v;
+}
+
+/// f32 as a bf16 and the 16 bits it lacks: kernels/multi_tensor_optimizers.hpp says how.
+inline std::pair<std::uint16_t, std::int16_t> split_halves(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  auto hi = static_cast<std::uint16_t>(bits >> 16);
+  const auto rem = static_cast<std::int16_t>(bits & 0xffff);
+  if (std::isnan(value)) return {static_cast<std::uint16_t>(hi | 0x40), std::int16_t{0}};
+  if (rem < 0) ++hi;
+  return {hi, rem};
+}
+inline float join_halves(std::uint16_t hi, std::int16_t rem) {
+  if (rem < 0 && (hi & 0x7fff) <= 0x7f80) --hi;  // a NaN stays one
+  return std::bit_cast<float>(static_cast<std::uint32_t>(hi) << 16 | static_cast<std::uint16_t>(rem));
 }
 
 }  // namespace apex::contrib::optimizers

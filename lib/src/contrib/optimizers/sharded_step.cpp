@@ -53,7 +53,8 @@ std::vector<ShardedOptimizer::Parts> ShardedOptimizer::Impl::parts_of(const std:
     to.exp_avg.push_back(scaled() ? wide(1) : slice(b.exp_avg, in_shard));
     to.exp_avg_sq.push_back(scaled() ? wide(2) : slice(b.exp_avg_sq, in_shard));
     // Bf16 halves in a contiguous buffer are what is gathered.
-    const bool in_place = gathers_stored() || (options.store_param_remainders && options.contiguous_param_buffer);
+    const bool in_place =
+        gathers_stored() || wire.e5m2 || (options.store_param_remainders && options.contiguous_param_buffer);
     if (!in_place) to.copies.push_back(slice(b.own, in_shard));
     to.grads.push_back(slice(b.gradient_shard, in_shard));
     to.steps.push_back(element(steps, static_cast<std::int64_t>(l)));
@@ -64,7 +65,7 @@ std::vector<ShardedOptimizer::Parts> ShardedOptimizer::Impl::parts_of(const std:
 
 void ShardedOptimizer::Impl::update(const StepScaling& scaling) {
   for (Bucket& b : buckets) {
-    if (gathers_stored())
+    if (gathers_stored() || wire.e5m2)
       b.own = b.params_shard;
     else if (!options.contiguous_param_buffer)
       b.own = empty({layout.shard()}, param_sync, device());
@@ -80,6 +81,7 @@ void ShardedOptimizer::Impl::update(const StepScaling& scaling) {
     std::vector<Tensor> keep;
     const auto parts = parts_of(round, keep);
     self.update_parts(parts, scaling, factor());
+    if (wire.e5m2) encode_own();
     if (!scaled()) continue;
     std::array<std::vector<View>, 3> values;  // in the order of `round`, which parts_of split by group
     std::vector<std::size_t> next(parts.size());
@@ -92,6 +94,18 @@ void ShardedOptimizer::Impl::update(const StepScaling& scaling) {
     const Tensor flag = skip_flag();
     for (int kind = 0; kind < 3; ++kind) store_scaled(round, kind, values[static_cast<std::size_t>(kind)], flag.view());
   }
+}
+
+/// What is gathered as e5m2: made after the update, which writes floating copies only.
+void ShardedOptimizer::Impl::encode_own() {
+  std::vector<View> to;
+  std::vector<ConstView> from;
+  for (Bucket& b : buckets) {
+    b.own = empty({layout.shard()}, DType::u8, device());
+    to.push_back(b.own.view());
+    from.push_back(b.params_shard.view());
+  }
+  kernels::multi_tensor_maybe_cast(context(), never.view(), to, from);
 }
 
 /// Values of local parts in f32 from what is stored.
@@ -223,18 +237,25 @@ void ShardedOptimizer::Impl::finish_params() {
   watcher.reset();
 }
 
-void ShardedOptimizer::param_sync() { impl_->finish_params(); }
-
-void ShardedOptimizer::step_group(apex::optimizers::ParamGroup&, const StepScaling&) {
-  fail(Kind::state, "ShardedOptimizer: groups are not stepped one by one");
+void ShardedOptimizer::synchronize() const {
+  impl_->finish_params();
+  if (!std::exchange(impl_->gather_due, false)) return;
+  NoGradGuard no_grad;
+  impl_->gather(false);
 }
 
-void ShardedOptimizer::update(const StepScaling& scaling) { impl_->update(scaling); }
+void ShardedOptimizer::update(const Bucket&, const apex::optimizers::ParamGroup&) {
+  fail(Kind::state, concat(type(), ": steps are not made bucket by bucket"));
+}
+
+void ShardedOptimizer::update_all(const StepScaling& scaling) { impl_->update(scaling); }
 
 void ShardedOptimizer::step(const StepScaling& scaling) {
   NoGradGuard no_grad;
   Impl& i = *impl_;
+  i.pass_inv_scale = scaling.inv_scale;
   i.grad_sync_all();
+  i.pass_inv_scale = Tensor();
   i.finish_params();
   if (i.stage == Impl::Stage::ready) {
     if (scaling.inv_scale.defined())
@@ -251,8 +272,12 @@ void ShardedOptimizer::step(const StepScaling& scaling) {
   }
   Optimizer::step(StepScaling{.found_inf = i.found_inf, .inv_scale = i.scale});
   i.stage = Impl::Stage::stepped;
+  i.loaded_masters.clear();
   if (i.device().is_cpu() && last_step_skipped()) return;  // nothing was written
-  i.gather(i.options.overlap_param_sync);
+  if (i.wire.gather_late)
+    i.gather_due = true;
+  else
+    i.gather(i.options.overlap_param_sync);
 }
 
 }  // namespace apex::contrib::optimizers

@@ -42,6 +42,7 @@ class DistributedFusedAdam : public ShardedOptimizer {
                                 const DistributedFusedAdamOptions& options = {});
 
   std::string_view type() const override { return "DistributedFusedAdam"; }
+  std::string_view state_type() const override { return "FusedAdam"; }
 
  private:
   void check_hyper(const apex::optimizers::HyperMap& hyper) const override;

@@ -36,6 +36,12 @@ struct ShardingOptions {
   bool nccl_ub = false;                  ///< needs nccl_allocator, which apex has not yet: true throws
 };
 
+/// What DistributedFusedLAMB adds: its options say what each means.
+struct ShardedOptimizerWire {
+  bool full_reduce = false, e5m2 = false, gather_late = false;
+  double clip_own = 0;  ///< > 0: the norm that a rank's own gradients are clipped to before the sum
+};
+
 /// Base of the optimizers whose state is spread over the ranks (ZeRO stage 2, Rajbhandari et al. 2020,
 /// arXiv:1910.02054): every rank has all parameters, and gradients and state of its shard of them.
 ///
@@ -107,8 +113,26 @@ class ShardedOptimizer : public apex::optimizers::Optimizer {
   /// may differ between ranks where gradients do.
   void step(const StepScaling& scaling) override;
   /// Waits until all parameters are there: before they are read by anything but ops (files, counting), and by the host.
-  void param_sync();
-  void synchronize() override { param_sync(); }
+  void param_sync() { synchronize(); }
+  void synchronize() const override;
+
+  /// State as FusedAdam and FusedLAMB have it, on the host, the same on every rank. Collective, as are the next ones.
+  apex::optimizers::OptimizerState state_dict() const override;
+  void for_each_state(
+      const std::function<void(const Tensor& param, const std::string& key, const Tensor& value)>& f) const override;
+  /// From a state of whole tensors, or of what part_to_keep made of them; the number of ranks it was saved by, buckets
+  /// and options do not matter. Masters in it are written to the parameters of all ranks; where it has none, state
+  /// follows the parameters. Nothing changes when it throws, which it does on all ranks.
+  /// @throws Kind::data as Optimizer::load_state_dict; state without both moments or without a step count
+  void load_state_dict(const apex::optimizers::OptimizerState& state) override;
+  /// Moments and step of this rank's part, from the whole tensor. Not collective.
+  void set_state(const Tensor& param, const std::string& key, const Tensor& value) override;
+  void init_state() override {}
+
+  bool in_parts() const override { return true; }
+  void for_each_part(const std::function<void(const StatePart& part)>& f) const override;
+  Tensor part_to_keep(const Tensor& param, std::string_view key, const Tensor& whole) const override;
+  void parameters_loaded() override;
 
   /// What the last synchronisation of gradients handed over, in that order. Asking waits for the device.
   struct BucketTiming {
@@ -123,7 +147,7 @@ class ShardedOptimizer : public apex::optimizers::Optimizer {
   /// @param class_name   for messages
   /// @param takes_scaled whether with_scaled_states is supported
   ShardedOptimizer(apex::optimizers::HyperMap defaults, ShardingOptions sharding, const char* class_name,
-                   bool takes_scaled);
+                   bool takes_scaled, const ShardedOptimizerWire& wire = {});
   /// Called at the end of the constructor of the derived class, once the groups are there.
   void start();
 
@@ -144,9 +168,10 @@ class ShardedOptimizer : public apex::optimizers::Optimizer {
   /// One update. parts[g] belongs to groups()[g]; grads are sums over ranks, to be multiplied by `factor` and
   /// scaling.inv_scale.
   virtual void update_parts(const std::vector<Parts>& parts, const StepScaling& scaling, double factor) = 0;
-  void update(const StepScaling& scaling) final;
-  void step_group(apex::optimizers::ParamGroup& group, const StepScaling& scaling) final;
-  std::optional<DType> state_dtype(const Tensor& param, std::string_view key) const final;
+  void update_all(const StepScaling& scaling) final;
+  void update(const Bucket& bucket, const apex::optimizers::ParamGroup& group) final;
+  std::vector<StateKey> state_keys(const Tensor& param) const final;
+  bool counts_steps() const final { return false; }  // not in the base class: every part has its count here
   /// Whether gradients are looked at for non-finite values in every step.
   virtual bool checks_always() const { return false; }
   const dist::ProcessGroup& distributed_group() const;
