@@ -35,9 +35,14 @@ target_sources(apex_kernels PRIVATE
   src/cuda/loss.cu
   src/cuda/loss_backward.cu
   src/cuda/matmul.cpp
+  src/cuda/multi_tensor_adagrad.cu
+  src/cuda/multi_tensor_adam.cu
   src/cuda/multi_tensor_axpby.cu
   src/cuda/multi_tensor_flatten.cu
+  src/cuda/multi_tensor_lamb.cu
   src/cuda/multi_tensor_norm.cu
+  src/cuda/multi_tensor_norms.cu
+  src/cuda/multi_tensor_novograd.cu
   src/cuda/multi_tensor_scale.cu
   src/cuda/multi_tensor_sgd.cu
   src/cuda/nll_loss.cu

@@ -15,8 +15,12 @@ namespace {
 
 /// Runs the backend of ctx.device. A template, so that nothing refers to a backend that is not built.
 template <class Cpu, class Cuda>
-void dispatch(const char* op, const Context& ctx, Cpu&& on_cpu, Cuda&&) {
-  if (ctx.device.kind == DeviceKind::cpu) return on_cpu();
+void dispatch(const char* op, const Context& ctx, Cpu&& on_cpu, Cuda&& on_cuda) {
+  switch (ctx.device.kind) {
+    case DeviceKind::cpu: return on_cpu();
+    case DeviceKind::cuda:
+      if constexpr (has_cuda) return on_cuda();
+  }
   throw_not_built(op, ctx.device);
 }
 

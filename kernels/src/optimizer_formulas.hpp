@@ -81,6 +81,25 @@ struct Moments {
   }
 };
 
+/// What the modes of Adam differ in. A constant folds away; at run time it costs a branch that all threads take alike.
+struct AdamForm {
+  bool decay_first = false, decay_last = false;
+  bool corrects_mean = true, corrects_square = true, corrects_root = false;
+  bool eps_inside = false;
+
+  static constexpr AdamForm of(AdamMode mode) {
+    AdamForm f;
+    const bool legacy = mode >= AdamMode::legacy, torch = mode == AdamMode::torch_order;
+    f.decay_first = mode == AdamMode::l2 || torch;
+    f.decay_last = !f.decay_first;
+    f.corrects_mean = !legacy;
+    f.corrects_square = !legacy && !torch;
+    f.corrects_root = torch;
+    f.eps_inside = mode == AdamMode::legacy_eps_inside;
+    return f;
+  }
+};
+
 template <class C>
 struct Adam {
   Moments<C> moments;
@@ -88,27 +107,27 @@ struct Adam {
 
   explicit Adam(const AdamOptions& o)
       : moments(o.beta1, o.beta2, true), eps(static_cast<C>(o.eps)), weight_decay(static_cast<C>(o.weight_decay)) {}
-  static bool is_legacy(AdamMode mode) { return mode >= AdamMode::legacy; }
   CorrectionRule corrections(const AdamOptions& o) const {
-    return moments.corrections(o.bias_correction, is_legacy(o.mode)                 ? CorrectionRule::legacy
+    return moments.corrections(o.bias_correction, o.mode >= AdamMode::legacy        ? CorrectionRule::legacy
                                                   : o.mode == AdamMode::torch_order ? CorrectionRule::root_second
                                                                                     : CorrectionRule::plain);
   }
+  /// How far a step goes: the legacy modes correct it instead of the moments.
+  APEX_FORMULA static C length(const AdamForm& f, C lr, const Corrections<C>& c) {
+    return f.corrects_mean ? lr : lr * c.first;
+  }
   /// The new p.
-  template <AdamMode kMode>
-  APEX_FORMULA C step(C p, C& m, C& v, C g, const Corrections<C>& c, C lr) const {
-    constexpr bool legacy = kMode >= AdamMode::legacy;
-    if constexpr (kMode == AdamMode::l2 || kMode == AdamMode::torch_order) g += weight_decay * p;
+  APEX_FORMULA C step(const AdamForm& f, C p, C& m, C& v, C g, const Corrections<C>& c, C length) const {
+    if (f.decay_first) g += weight_decay * p;
     moments.advance(m, v, g);
-    if constexpr (legacy) {
-      const C below = kMode == AdamMode::legacy ? root(v) + eps : root(v + eps);
-      return p - lr * c.first * (m / below + weight_decay * p);
-    } else {
-      const C below = kMode == AdamMode::torch_order ? root(v) / c.second + eps : root(v / c.second) + eps;
-      C u = m / c.first / below;
-      if constexpr (kMode == AdamMode::decoupled) u += weight_decay * p;
-      return p - lr * u;
-    }
+    C below = f.corrects_square ? v / c.second : v;
+    if (f.eps_inside) below += eps;
+    below = root(below);
+    if (f.corrects_root) below = below / c.second;
+    if (!f.eps_inside) below += eps;
+    C u = (f.corrects_mean ? m / c.first : m) / below;
+    if (f.decay_last) u += weight_decay * p;
+    return p - length * u;
   }
 };
 

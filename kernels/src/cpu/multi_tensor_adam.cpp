@@ -13,11 +13,12 @@ using optimizer::Corrections;
 template <AdamMode kMode, class C>
 void step_block(const Adam<C>& adam, const Corrections<C>& c, const StepValues<C>& values, C* p, C* m, C* v,
                 const C* grad, std::int64_t n) {
+  constexpr optimizer::AdamForm form = optimizer::AdamForm::of(kMode);
   const Adam<C> a = adam;  // by value: the compiler need not fear that p is one of its members
   const Corrections<C> by = c;
-  const C lr = values.lr, scale = values.scale;
+  const C length = a.length(form, values.lr, by), scale = values.scale;
 #pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) p[i] = a.template step<kMode>(p[i], m[i], v[i], grad[i] * scale, by, lr);
+  for (std::int64_t i = 0; i < n; ++i) p[i] = a.step(form, p[i], m[i], v[i], grad[i] * scale, by, length);
 }
 
 /// Calls f.operator()<mode>().

@@ -103,21 +103,43 @@ __device__ __forceinline__ void put(void* to, std::int64_t at, const Pack<N, kEl
 ///   Item<E>                              registers of E elements
 ///   fetch<E>(Item<E>&, at), use<E>(Item<E>&, at)
 ///   finish()                             after the last element of the thread
+/// and may have kAtOnce and kBlocks: accesses that are on their way together (a divisor of kUnroll), and the blocks of
+/// a multiprocessor that registers are to be left for.
+template <class Op>
+constexpr int at_once() {
+  if constexpr (requires { Op::kAtOnce; })
+    return Op::kAtOnce;
+  else
+    return kUnroll;
+}
+template <class Op>
+constexpr int blocks_at_once() {
+  if constexpr (requires { Op::kBlocks; })
+    return Op::kBlocks;
+  else
+    return 2;
+}
+
 template <int kLists, class Op>
-__global__ void __launch_bounds__(kThreads, 2) each(const __grid_constant__ Table<kLists> table, const Op given) {
+__global__ void __launch_bounds__(kThreads, blocks_at_once<Op>())
+    each(const __grid_constant__ Table<kLists> table, const Op given) {
   const int tensor = table.find(blockIdx.x);
   Op op = given;
   if (!op.begin(table, tensor)) return;
   std::int64_t at = std::int64_t{blockIdx.x - table.start[tensor]} * kChunk;
   const std::int64_t size = table.size[tensor], end = at + kChunk < size ? at + kChunk : size;
   if (table.is_vector(tensor)) {
-    const std::int64_t offset = at + std::int64_t{threadIdx.x} * kWidth;
+    std::int64_t offset = at + std::int64_t{threadIdx.x} * kWidth;
     if (end - at == kChunk) {
-      typename Op::template Item<kWidth> items[kUnroll];
+      constexpr int kAtOnce = at_once<Op>();
+#pragma unroll 1
+      for (int round = 0; round < kUnroll / kAtOnce; ++round, offset += kAtOnce * kThreads * kWidth) {
+        typename Op::template Item<kWidth> items[kAtOnce];
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) op.template fetch<kWidth>(items[u], offset + u * (kThreads * kWidth));
+        for (int u = 0; u < kAtOnce; ++u) op.template fetch<kWidth>(items[u], offset + u * (kThreads * kWidth));
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) op.template use<kWidth>(items[u], offset + u * (kThreads * kWidth));
+        for (int u = 0; u < kAtOnce; ++u) op.template use<kWidth>(items[u], offset + u * (kThreads * kWidth));
+      }
       op.finish();
       return;
     }
