@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Everything of the library that needs neither MPI nor files; objects of their own, so that its tests link no more.
 add_library(apex_autograd OBJECT
+  src/amp/loss_scaler.cpp
   src/fp16_utils.cpp
   src/multi_tensor_apply.cpp
   src/random.cpp
@@ -10,6 +11,12 @@ add_library(apex_autograd OBJECT
   src/autograd/engine.cpp
   src/autograd/ops.cpp
   src/autograd/tape.cpp
+  src/contrib/openfold_triton/fused_adam_swa.cpp
+  src/contrib/optimizers/fp16_optimizer.cpp
+  src/contrib/optimizers/fused_adam.cpp
+  src/contrib/optimizers/fused_lamb.cpp
+  src/contrib/optimizers/fused_sgd.cpp
+  src/contrib/optimizers/step_arguments.cpp
   src/models/resnet.cpp
   src/nn/functional/activation.cpp
   src/nn/functional/arithmetic.cpp

@@ -3,9 +3,11 @@
 #pragma once
 
 /// Everything a training program needs.
+#include "apex/amp/loss_scaler.hpp"
 #include "apex/autograd.hpp"
 #include "apex/checkpoint.hpp"
 #include "apex/collectives/session.hpp"
+#include "apex/contrib/clip_grad.hpp"
 #include "apex/core/error.hpp"
 #include "apex/core/tensor.hpp"
 #include "apex/fp16_utils.hpp"
@@ -16,9 +18,14 @@
 #include "apex/nn/layers.hpp"
 #include "apex/nn/losses.hpp"
 #include "apex/nn/module.hpp"
+#include "apex/optimizers/fused_adagrad.hpp"
+#include "apex/optimizers/fused_adam.hpp"
+#include "apex/optimizers/fused_lamb.hpp"
+#include "apex/optimizers/fused_novograd.hpp"
 #include "apex/optimizers/fused_sgd.hpp"
 #include "apex/parallel/distributed_data_parallel.hpp"
 #include "apex/parallel/flatten.hpp"
+#include "apex/parallel/larc.hpp"
 #include "apex/parallel/reducer.hpp"
 #include "apex/random.hpp"
 #include "apex/schedules.hpp"

@@ -91,7 +91,7 @@ void FusedAdam::unscale(const Bucket& bucket) const {
     factor = chosen;
   }
   for (const auto& p : bucket.params) {
-    const Tensor g = grad(p);
+    const Tensor g = gradient_of(p);
     // Through f32: 1 / 65536 is not a normal f16.
     const DType dtype = g.dtype() == DType::f64 ? DType::f64 : DType::f32;
     const Tensor wide = empty_like(g, dtype), by = empty({1}, dtype, bucket.device);

@@ -81,7 +81,7 @@ void FusedLAMB::before_step(const StepScaling& scaling) {
   std::vector<Tensor> gradients;
   for (const auto& group : groups())
     for (const auto& p : group.params)
-      if (const Tensor g = grad(p); g.defined()) gradients.push_back(g);
+      if (const Tensor g = gradient_of(p); g.defined()) gradients.push_back(g);
   if (gradients.empty()) return;
   global_norm(gradients, scaling, norm_);
   for (const auto& copy : on_other_) write_near(copy, norm_);

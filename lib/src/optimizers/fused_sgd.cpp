@@ -2,9 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/optimizers/fused_sgd.hpp"
 
-#include <cmath>
-
-#include "apex/kernels/multi_tensor.hpp"
+#include "sgd_update.hpp"
 
 namespace apex::optimizers {
 
@@ -34,17 +32,7 @@ FusedSGD::FusedSGD(std::vector<ParamGroup> groups, const SGDOptions& options)
   for (auto& group : groups) add_param_group(std::move(group));
 }
 
-void FusedSGD::check_hyper(const HyperMap& hyper) const {
-  const ParamGroup group{.params = {}, .hyper = hyper};
-  for (const char* key : {"lr", "momentum", "weight_decay"})
-    if (!(group.number(key) >= 0.0) || std::isinf(group.number(key)))
-      fail(Kind::argument, concat("FusedSGD: ", key, ' ', group.number(key), " is not a finite number >= 0"));
-  if (!std::isfinite(group.number("dampening")))
-    fail(Kind::argument, concat("FusedSGD: dampening ", group.number("dampening"), " is not finite"));
-  if (group.flag("nesterov") && (group.number("momentum") <= 0.0 || group.number("dampening") != 0.0))
-    fail(Kind::argument, concat("FusedSGD: nesterov needs momentum > 0 and dampening 0, not ", group.number("momentum"),
-                                " and ", group.number("dampening")));
-}
+void FusedSGD::check_hyper(const HyperMap& hyper) const { check_sgd_hyper("FusedSGD", hyper); }
 
 std::vector<Optimizer::StateKey> FusedSGD::state_keys(const Tensor& param) const {
   return {{.name = kBuffer, .dtype = has_master(param) ? DType::f32 : param.dtype()}};
@@ -79,28 +67,6 @@ void FusedSGD::add_state(Bucket& bucket, const ParamGroup& group, const Tensor& 
   buffer.raise_version();
 }
 
-void FusedSGD::update(const Bucket& bucket, const ParamGroup& group) {
-  kernels::SgdOptions options;
-  options.lr = group.number("lr");
-  options.momentum = group.number("momentum");
-  options.dampening = group.number("dampening");
-  options.weight_decay = group.number("weight_decay");
-  options.nesterov = group.flag("nesterov");
-  options.wd_after_momentum = group.flag("wd_after_momentum");
-  options.lr_on_device = bucket.lr.view();
-  options.inv_scale = bucket.scaling.inv_scale.view();
-  options.scale = bucket.scaling.grad_scale;
-  View flag;
-  if (bucket.scaling.found_inf.defined()) {
-    if (bucket.scaling.found_inf.dtype() == DType::i32)
-      flag = bucket.scaling.found_inf.view();
-    else
-      options.found_inf = bucket.scaling.found_inf.view();
-  }
-  const std::vector<View> none;
-  kernels::multi_tensor_sgd(Context::current(bucket.device), flag, bucket.weights,
-                            bucket.state.empty() ? none : bucket.state[0], bucket.copies, bucket.grads,
-                            bucket.first_run, options);
-}
+void FusedSGD::update(const Bucket& bucket, const ParamGroup& group) { sgd_update(bucket, group); }
 
 }  // namespace apex::optimizers

@@ -4,6 +4,7 @@
 
 #include <sstream>
 #include <unordered_set>
+#include <utility>
 
 #include "apex/autograd.hpp"
 #include "apex/tensor_ops.hpp"
@@ -77,6 +78,25 @@ void Optimizer::add_param_group(ParamGroup group) {
   group.hyper = completed(group.hyper, Kind::argument);
   groups_.push_back(std::move(group));
   own_lr_.emplace_back();
+}
+
+void Optimizer::replace_params(std::size_t group, std::vector<Tensor> params) {
+  if (group >= groups_.size())
+    fail(Kind::argument, concat(type(), ": group ", group, " of ", groups_.size(), " parameter groups"));
+  auto& held = groups_[group].params;
+  if (params.size() != held.size())
+    fail(Kind::argument,
+         concat(type(), ": ", params.size(), " tensors for the ", held.size(), " parameters of group ", group));
+  std::swap(held, params);
+  const ParamGroup fresh{.params = std::exchange(held, {})};
+  try {
+    check_params(fresh);
+  } catch (...) {
+    held = params;
+    throw;
+  }
+  for (const auto& p : params) state_.erase(p.id());
+  held = fresh.params;
 }
 
 void Optimizer::set_hyper(std::size_t group, std::string_view key, HyperValue value) {

@@ -50,6 +50,8 @@ void Optimizer::note_found_inf(const Tensor& found_inf) {
   kernels::copy(skipped_.context(), skipped_.view(), found_inf.view());
 }
 
+Tensor Optimizer::gradient_of(const Tensor& param) const { return grad(param); }
+
 bool Optimizer::last_step_skipped() const { return (had_found_inf_ && skipped_.item() != 0.0) || skipped_by_itself(); }
 
 /// The host counts as long as it knows of every step whether it was made; from the first step on of which only the
@@ -73,6 +75,7 @@ void Optimizer::step(const StepScaling& scaling) {
   choose_counts(scaling);
   before_step(scaling);
   update_all(scaling);
+  after_step();
 }
 
 void Optimizer::update_all(const StepScaling& scaling) {
@@ -96,13 +99,16 @@ void Optimizer::write_lr(std::size_t group) {
 }
 
 Optimizer::Bucket& Optimizer::bucket_for(std::vector<Bucket>& buckets, const Tensor& p, const Tensor& g,
-                                         std::int64_t step) {
+                                         const Tensor& copy, std::int64_t step) {
+  const auto copies = copy.defined() ? std::optional(copy.dtype()) : std::nullopt;
   for (auto& b : buckets)
-    if (b.device == p.device() && b.model == p.dtype() && b.grad == g.dtype() && b.step == step) return b;
+    if (b.device == p.device() && b.model == p.dtype() && b.grad == g.dtype() && b.copy == copies && b.step == step)
+      return b;
   Bucket& fresh = buckets.emplace_back();
   fresh.device = p.device();
   fresh.model = p.dtype();
   fresh.grad = g.dtype();
+  fresh.copy = copies;
   fresh.step = step;
   return fresh;
 }
@@ -125,18 +131,19 @@ void Optimizer::step_group(std::size_t index, const StepScaling& scaling) {
   if (options_.group_step)
     for (const auto& p : group.params) group_count = std::max(group_count, state_[p.id()].updates);
   for (const auto& p : group.params) {
-    const Tensor g = grad(p);
+    const Tensor g = gradient_of(p);
     if (!g.defined()) continue;
     std::int64_t step = 0;
     if (counts_steps() && !counts_on_device_) step = 1 + (options_.group_step ? group_count : state_[p.id()].updates);
-    Bucket& bucket = bucket_for(buckets, p, g, step);
+    const bool masters = has_master(p);
+    const Tensor copy = masters ? p : copy_of(p);
+    Bucket& bucket = bucket_for(buckets, p, g, copy, step);
     if (bucket.params.empty()) {
       bucket.scaling = {.found_inf = on(p.device(), scaling.found_inf),
                         .inv_scale = on(p.device(), scaling.inv_scale),
                         .grad_scale = scaling.grad_scale};
       bucket.lr = lr_of(index, p.device());
     }
-    const bool masters = has_master(p);
     const Tensor weight = masters ? master_of(p) : p;
     const Tensor gradient = laid_out_like(p, g);
     bucket.params.push_back(p);
@@ -144,8 +151,11 @@ void Optimizer::step_group(std::size_t index, const StepScaling& scaling) {
     bucket.kept.push_back(weight);
     bucket.weights.push_back(weight.view());
     bucket.grads.push_back(gradient.view());
+    if (copy.defined()) {
+      bucket.copies.push_back(copy.view());
+      copy.raise_version();
+    }
     if (masters) {
-      bucket.copies.push_back(p.view());
       weight.raise_version();
     } else {
       mutable_state(p).erase("master");  // left over from before the parameter was cast: it would go stale
@@ -170,8 +180,8 @@ void Optimizer::step_group(std::size_t index, const StepScaling& scaling) {
 
 /// Parameters without a gradient are counted like the rest of their group.
 void Optimizer::count_group(const ParamGroup& group) {
-  const auto used =
-      std::find_if(group.params.begin(), group.params.end(), [](const Tensor& p) { return grad(p).defined(); });
+  const auto used = std::find_if(group.params.begin(), group.params.end(),
+                                 [this](const Tensor& p) { return gradient_of(p).defined(); });
   if (!counts_on_device_) {
     for (const auto& p : group.params) {
       step_slot(p);
@@ -181,7 +191,7 @@ void Optimizer::count_group(const ParamGroup& group) {
   }
   const Tensor count = step_slot(*used);
   for (const auto& p : group.params) {
-    if (grad(p).defined()) continue;
+    if (gradient_of(p).defined()) continue;
     const Tensor slot = step_slot(p);
     const Tensor near = on(p.device(), count);
     kernels::copy(slot.context(), slot.view(), near.view());

@@ -90,6 +90,9 @@ class Optimizer {
   ///         unknown or invalid hyper-parameter
   void add_param_group(ParamGroup group);
   const std::vector<ParamGroup>& groups() const { return groups_; }
+  /// Puts other tensors in the place of a group's parameters, one for each: f32 copies of 16-bit ones, say. State of
+  /// those that go is dropped. @throws Kind::argument as add_param_group; for another number of them
+  void replace_params(std::size_t group, std::vector<Tensor> params);
   /// Sets a hyper-parameter of one group. @throws Kind::argument for an unknown key, group or an invalid value
   void set_hyper(std::size_t group, std::string_view key, HyperValue value);
   /// The options beside the hyper-parameters, for printing.
@@ -176,6 +179,7 @@ class Optimizer {
   struct Bucket {
     Device device;
     DType model, grad;
+    std::optional<DType> copy;             ///< of copies; none: there are none
     std::int64_t step = 0;                 ///< of this update; 0 where `steps` are given
     std::vector<Tensor> params, kept;      ///< kept: alive until the call
     std::vector<View> weights, copies;     ///< parameters, or masters with parameters as copies
@@ -194,6 +198,10 @@ class Optimizer {
   /// Every key that `param` may have, beside "step" and "master".
   virtual std::vector<StateKey> state_keys(const Tensor& param) const = 0;
   virtual bool has_master(const Tensor& param) const { return options_.master_weights && is_16bit(param.dtype()); }
+  /// The gradient to use: the parameter's own, unless a class is handed others.
+  virtual Tensor gradient_of(const Tensor& param) const;
+  /// What else receives the new value of a parameter without master; undefined: nothing.
+  virtual Tensor copy_of(const Tensor&) const { return {}; }
   virtual bool counts_steps() const { return true; }
   /// Whether update() needs the count on the host: then a step that found_inf on a device may skip waits for it.
   virtual bool counts_on_host() const { return false; }
@@ -204,6 +212,7 @@ class Optimizer {
   virtual bool takes_type(std::string_view name) const { return name == type(); }
   /// Before any group. On the CPU a step that found_inf skips comes neither here nor to update().
   virtual void before_step(const StepScaling&) {}
+  virtual void after_step() {}
   /// One update of all groups: bucket by bucket, by update(). Comes after before_step().
   virtual void update_all(const StepScaling& scaling);
   /// Puts the state of `param` into its bucket; makes what is missing.
@@ -239,7 +248,8 @@ class Optimizer {
   void publish_counts() const;
   void step_group(std::size_t index, const StepScaling& scaling);
   void count_group(const ParamGroup& group);
-  Bucket& bucket_for(std::vector<Bucket>& buckets, const Tensor& param, const Tensor& gradient, std::int64_t step);
+  Bucket& bucket_for(std::vector<Bucket>& buckets, const Tensor& param, const Tensor& gradient, const Tensor& copy,
+                     std::int64_t step);
   Tensor master_of(const Tensor& param);
   Tensor lr_of(std::size_t group, Device device);
   void write_lr(std::size_t group);

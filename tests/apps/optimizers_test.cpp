@@ -1,0 +1,167 @@
+// SPDX-FileCopyrightText: the apex authors
+// SPDX-License-Identifier: BSD-3-Clause
+// imagenet_train --optimizer: interrupted and resumed runs, what a checkpoint of another optimizer gives, options that
+// an optimizer has not.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "runs.hpp"
+#include "support/tensors.hpp"
+
+namespace apex::test {
+namespace {
+
+struct OptimizerCase {
+  const char *optimizer, *type, *dtype;
+  int ranks;
+  std::vector<std::string> options;
+  std::vector<const char*> keys;  ///< state of a parameter
+};
+
+std::string name_of_case(const ::testing::TestParamInfo<OptimizerCase>& info) {
+  std::string name = info.param.optimizer;
+  std::erase(name, '-');
+  return name + "_" + info.param.dtype + "_np" + std::to_string(info.param.ranks);
+}
+
+class EveryOptimizer : public ::testing::TestWithParam<OptimizerCase> {
+ protected:
+  std::vector<std::string> arguments(const fs::path& directory) const {
+    const auto& c = GetParam();
+    auto out =
+        tiny(directory, {"--dtype", c.dtype, "--synthetic-size", "96", "-b", std::to_string(12 / c.ranks), "--epochs",
+                         "2", "-j", "1", "--resume", "auto", "--optimizer", c.optimizer, "--no-norm-decay"});
+    out.insert(out.end(), c.options.begin(), c.options.end());
+    return out;
+  }
+};
+
+TEST_P(EveryOptimizer, InterruptedAndResumedEqualsUnbroken) {
+  const auto& c = GetParam();
+  const TemporaryFolder folder;
+  TrainRun whole(c.ranks, arguments(folder.path() / "whole"));
+  ASSERT_EQ(whole.finish().code(), 0) << whole.output();
+  const auto metrics = folder.path() / "parts" / "metrics.jsonl";
+  TrainRun first(c.ranks, arguments(folder.path() / "parts"), {"APEX_READ_DELAY_MS=60"});
+  ASSERT_TRUE(first.reaches_step(metrics, 5)) << first.output();
+  first.signal(SIGUSR1);
+  ASSERT_EQ(first.finish().code(), 99) << first.output();
+  EXPECT_LT(io::CheckpointFile(newest(folder.path() / "parts")).step(), 16) << "nothing was interrupted";
+  TrainRun second(c.ranks, arguments(folder.path() / "parts"));
+  ASSERT_EQ(second.finish().code(), 0) << second.output();
+  const auto a = newest(folder.path() / "whole"), b = newest(folder.path() / "parts");
+  EXPECT_EQ(difference(a, b), "");
+  EXPECT_EQ(losses(folder.path() / "whole" / "metrics.jsonl"), losses(metrics));
+
+  const io::CheckpointFile file(b);
+  EXPECT_EQ(std::get<std::string>(file.attributes("optimizer/0").at("type")), c.type);
+  const std::string state = "optimizer/0/state/conv1.weight/";
+  for (const char* key : c.keys) EXPECT_TRUE(file.has_dataset(state + key)) << key;
+  EXPECT_EQ(dataset_count(b, state), static_cast<std::int64_t>(c.keys.size()));
+  if (file.has_dataset(state + "step")) {
+    EXPECT_EQ(to_f64(file.read(state + "step")), std::vector<double>{16});
+  }
+  const auto all = losses(metrics);
+  EXPECT_LT(*std::min_element(all.begin(), all.end()), all.front()) << "nothing was learnt";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    OnCpu, EveryOptimizer,
+    ::testing::Values(
+        OptimizerCase{"adam", "FusedAdam", "f32", 2, {"--lr", "0.05"}, {"exp_avg", "exp_avg_sq", "step"}},
+        OptimizerCase{"adamw",
+                      "FusedAdam",
+                      "bf16",
+                      2,
+                      {"--lr", "0.05", "--wd", "0.1", "--beta2", "0.99"},
+                      {"exp_avg", "exp_avg_sq", "master", "step"}},
+        OptimizerCase{
+            "lamb", "FusedLAMB", "f32", 2, {"--lr", "0.2", "--wd", "0.01"}, {"exp_avg", "exp_avg_sq", "step"}},
+        OptimizerCase{"lamb", "FusedLAMB", "f16", 1, {"--lr", "0.2"}, {"exp_avg", "exp_avg_sq", "master", "step"}},
+        OptimizerCase{"novograd",
+                      "FusedNovoGrad",
+                      "f32",
+                      3,
+                      {"--lr", "0.2", "--no-bias-correction"},
+                      {"exp_avg", "norm", "step"}},
+        OptimizerCase{"adagrad", "FusedAdagrad", "f32", 1, {"--lr", "0.2", "--clip-grad", "0.5"}, {"sum"}},
+        OptimizerCase{"larc-sgd",
+                      "FusedSGD",
+                      "f16",
+                      2,
+                      {"--lr", "1", "--trust-coefficient", "0.01"},
+                      {"master", "momentum_buffer"}}),
+    name_of_case);
+
+TEST(Optimizers, ACheckpointOfAnotherOneIsRefusedInOneLine) {
+  const TemporaryFolder folder;
+  const auto run = [&](const char* optimizer, std::vector<std::string> more) {
+    more.insert(more.end(), {"--optimizer", optimizer, "--synthetic-size", "48", "-b", "6", "--epochs", "1", "-j", "1",
+                             "--resume", "auto"});
+    return tiny(folder.path() / "ck", more);
+  };
+  TrainRun first(2, run("adam", {"--max-steps", "2", "--lr", "0.01"}));
+  ASSERT_EQ(first.finish().code(), 0) << first.output();
+  TrainRun other(2, run("lamb", {}));
+  EXPECT_EQ(other.finish().code(), 3) << other.output();
+  EXPECT_TRUE(other.says("state of FusedAdam, but this optimizer is FusedLAMB; choose the one it was saved from"))
+      << other.output();
+  int lines = 0;
+  std::istringstream text(other.output());
+  for (std::string line; std::getline(text, line);) lines += line.starts_with("apex: ");
+  EXPECT_EQ(lines, 1) << other.output();
+  TrainRun mode(2, run("adamw", {"--beta1", "0.8"}));
+  ASSERT_EQ(mode.finish().code(), 0) << mode.output();
+  EXPECT_TRUE(mode.says("adam_w_mode is ")) << mode.output();
+  EXPECT_TRUE(mode.says("beta1 is 0.8 here, not 0.9")) << mode.output();
+}
+
+TEST(Optimizers, OptionsThatTheOptimizerHasNot) {
+  const TemporaryFolder folder;
+  struct Bad {
+    std::vector<std::string> options;
+    const char* words;
+  };
+  for (const auto& [options, words] :
+       {Bad{{"--optimizer", "adam", "--momentum", "0.5"}, "--momentum is for --optimizer sgd, larc-sgd; adam has none"},
+        Bad{{"--beta1", "0.5"}, "--beta1 is for"}, Bad{{"--eps", "1e-3"}, "--eps is for"},
+        Bad{{"--optimizer", "lamb", "--nesterov"}, "--nesterov is for"},
+        Bad{{"--optimizer", "sgd", "--trust-coefficient", "1"}, "--trust-coefficient is for --optimizer larc-sgd"},
+        Bad{{"--optimizer", "adamw", "--beta2", "1"}, "--beta2: 1 is not below 1"},
+        Bad{{"--optimizer", "adamw", "--eps", "-0.5"}, "--eps: -0.5 is below 0"},
+        Bad{{"--clip-grad", "-0.5"}, "--clip-grad: -0.5 is below 0"}, Bad{{"--optimizer", "adm"}, "adm"}}) {
+    TrainRun run(1, tiny(folder.path() / "ck", options));
+    EXPECT_EQ(run.finish().code(), 2) << run.output();
+    EXPECT_TRUE(run.says(words)) << run.output();
+  }
+}
+
+TEST(Optimizers, ClippingBoundsTheFirstStep) {
+  // After one step of SGD without decay the momentum buffers are the clipped gradients.
+  const TemporaryFolder folder;
+  const auto norm = [&](const char* dtype, const char* clip) {
+    const auto directory = folder.path() / (std::string(dtype) + clip);
+    TrainRun run(
+        2, tiny(directory, {"--dtype", dtype, "--synthetic-size", "24", "-b", "6", "--wd", "0", "--max-steps", "1",
+                            "--lr-schedule", "constant", "--checkpoint-every", "1steps", "--clip-grad", clip}));
+    EXPECT_EQ(run.finish().code(), 0) << run.output();
+    const io::CheckpointFile file(newest(directory));
+    double sum = 0;
+    for (const auto& [path, info] : file.datasets())
+      if (path.ends_with("/momentum_buffer"))
+        for (const double v : to_f64(file.read(path))) sum += v * v;
+    return std::sqrt(sum);
+  };
+  for (const char* dtype : {"f32", "f16"}) {
+    const double whole = norm(dtype, "0");
+    EXPECT_GT(whole, 0.2);
+    EXPECT_NEAR(norm(dtype, "0.125"), 0.125, dtype[1] == '3' ? 1e-5 : 2e-3) << dtype;
+    EXPECT_NEAR(norm(dtype, "1000"), whole, 1e-6 * whole) << dtype;
+  }
+}
+
+}  // namespace
+}  // namespace apex::test
