@@ -2,6 +2,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 add_library(apex_parallel OBJECT
   src/contrib/clip_grad.cpp
+  src/contrib/optimizers/distributed_fused_adam.cpp
+  src/contrib/optimizers/distributed_fused_lamb.cpp
+  src/contrib/optimizers/shard_layout.cpp
+  src/contrib/optimizers/sharded_checkpoint.cpp
+  src/contrib/optimizers/sharded_gradients.cpp
+  src/contrib/optimizers/sharded_setup.cpp
+  src/contrib/optimizers/sharded_step.cpp
   src/parallel/bucket_plan.cpp
   src/parallel/ddp_setup.cpp
   src/parallel/distributed_data_parallel.cpp

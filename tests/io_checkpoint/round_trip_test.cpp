@@ -323,5 +323,53 @@ TEST_F(Checkpoints, TemporaryFilesOfDeadJobsGo) {
   EXPECT_TRUE(fs::exists(not_ours));
 }
 
+/// Elements of `whole` from begin on, as a tensor of one dimension.
+Tensor part_of(const Tensor& whole, std::int64_t begin, std::int64_t count) {
+  const auto bytes = test::logical_bytes(whole);
+  const auto element = static_cast<std::int64_t>(size_of(whole.dtype()));
+  Tensor part = empty({count}, whole.dtype());
+  std::copy_n(bytes.data() + begin * element, count * element, static_cast<unsigned char*>(part.raw_data()));
+  return part;
+}
+
+TEST_F(Checkpoints, PartsOfRanksGiveTheSameFileAsWholeTensors) {
+  io::Tree whole, parts;
+  const std::int64_t world = size_of_world();
+  const auto add = [&](const std::string& path, const Tensor& t, int shift) {
+    whole.add(path, t, {{"a", std::int64_t{1}}});
+    const std::int64_t n = t.numel(), at = (rank() + shift) % world;  // not in the order of ranks
+    const std::int64_t begin = at * n / world, end = (at + 1) * n / world;
+    parts.add_part(path, t.sizes(), begin, part_of(t, begin, end - begin), {{"a", std::int64_t{1}}});
+  };
+  Tensor large = empty({3, 900001});  // three blocks, cut where no block ends
+  for (std::int64_t i = 0; i < large.numel(); ++i) large.data<float>()[i] = static_cast<float>(i);
+  add("s/large", large, 1);
+  add("s/turned", views::transpose(large, 0, 1), 0);
+  add("s/short", from_values<std::int32_t>({3}, {7, 8, 9}), 2);  // with four ranks one has nothing
+  add("s/none", empty({0, 4}, DType::bf16), 0);
+  whole.add("t", large);
+  parts.add("t", large);
+  const auto first = io::write_checkpoint(MPI_COMM_WORLD, folder.path(), 1, whole);
+  const auto bytes = test::read_bytes(first.path);
+  const auto second = io::write_checkpoint(MPI_COMM_WORLD, folder.path(), 1, parts, {.verify = io::Verify::full});
+  EXPECT_EQ(test::read_bytes(second.path), bytes);
+  expect_holds(io::open_checkpoint(folder.path()), whole);
+}
+
+TEST_F(Checkpoints, PartsMustCoverTheDataset) {
+  const std::int64_t world = size_of_world();
+  const auto write = [&](std::int64_t begin, std::int64_t count) {
+    io::Tree tree;
+    tree.add_part("x", {2 * world + 1}, begin, empty({count}));
+    io::write_checkpoint(MPI_COMM_WORLD, folder.path(), 1, tree);
+  };
+  EXPECT_THROW(write(2 * rank(), 2), Error) << "the last element belongs to nobody";
+  EXPECT_THROW(write(rank() == 0 ? 0 : 2 * rank() - 1, rank() == world - 1 ? 2 : 3), Error);
+  io::Tree tree;
+  EXPECT_THROW(tree.add_part("y", {4}, 3, empty({2})), Error) << "outside";
+  EXPECT_THROW(tree.add_part("y", {4}, -1, empty({2})), Error);
+  EXPECT_THROW(tree.add_part("y", {4}, 0, empty({2, 2})), Error) << "two dimensions";
+}
+
 }  // namespace
 }  // namespace apex

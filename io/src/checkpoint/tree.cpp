@@ -99,6 +99,7 @@ std::uint64_t digest_of(const TreeDataset& dataset) {
     hasher.text(name_of(dataset.tensor.dtype()));
     hasher.value(dataset.tensor.dim());
     for (const auto s : dataset.tensor.sizes()) hasher.value(s);
+    hasher.value(dataset.in_parts());
   }
   add_to(hasher, dataset.attributes);
   return hasher.result();
@@ -162,7 +163,24 @@ void Tree::add(std::string_view path, const Tensor& tensor, Attributes attribute
   if (datasets_.contains(path) || groups_.contains(path))
     fail(Kind::argument, concat("checkpoint: '", path, "' is added twice"));
   group(parent_of(path));
-  datasets_[std::string(path)] = {tensor, {}, std::move(attributes)};
+  datasets_[std::string(path)] = {.tensor = tensor, .attributes = std::move(attributes)};
+}
+
+void Tree::add_part(std::string_view path, const Dims& sizes, std::int64_t begin, const Tensor& values,
+                    Attributes attributes) {
+  check_path(path);
+  const auto refuse = [&](const char* why) {
+    fail(Kind::argument, concat("checkpoint: the part of '", path, "' ", why));
+  };
+  if (!values.defined() || values.dim() != 1 || !values.is_contiguous() || !values.device().is_cpu())
+    refuse("is no contiguous host tensor of one dimension");
+  if (begin < 0 || begin + values.numel() > element_count(sizes)) refuse("reaches outside of it");
+  // One element stands for all: of this tensor only dtype and sizes count.
+  Tensor shape = empty(Dims::filled(sizes.size(), 1), values.dtype());
+  add(path, views::expand(shape, sizes), std::move(attributes));
+  TreeDataset& dataset = datasets_.find(path)->second;
+  dataset.part = values;
+  dataset.part_begin = begin;
 }
 
 void Tree::add(std::string_view path, std::vector<std::string> strings, Attributes attributes) {
@@ -171,7 +189,7 @@ void Tree::add(std::string_view path, std::vector<std::string> strings, Attribut
   if (datasets_.contains(path) || groups_.contains(path))
     fail(Kind::argument, concat("checkpoint: '", path, "' is added twice"));
   group(parent_of(path));
-  datasets_[std::string(path)] = {{}, std::move(strings), std::move(attributes)};
+  datasets_[std::string(path)] = {.strings = std::move(strings), .attributes = std::move(attributes)};
 }
 
 std::uint64_t hash_bytes(std::span<const std::byte> bytes) noexcept { return XXH64(bytes.data(), bytes.size(), 0); }

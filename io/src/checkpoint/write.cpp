@@ -66,6 +66,7 @@ class Writer {
   CheckpointWriteResult run() {
     agree_on_tree();
     prepare_blocks();
+    move_parts();
     hash_blocks();
     // Rank 0 names the file: the suffix holds its process id.
     temporary_ = directory_ / (step_file_name(step_) + broadcast(comm_, temporary_suffix(), 0));
@@ -114,7 +115,79 @@ class Writer {
 
   bool is_mine(const Block& block) const { return block.owner == rank_; }
   std::span<const std::byte> bytes_of(const Block& block) {
+    if (const auto moved = moved_.find({block.dataset, block.offset}); moved != moved_.end()) return moved->second;
     return data_[block.dataset].block(block.offset, block.bytes, scratch_);
+  }
+
+  /// Brings the elements of datasets in parts to the owners of their blocks.
+  void move_parts() {
+    std::vector<const TreeDataset*> datasets;
+    std::vector<std::int64_t> mine;  // begin and end of this rank's part of each, in bytes
+    for (const auto& [path, dataset] : tree_.datasets()) {
+      datasets.push_back(&dataset);
+      const auto size = dataset.in_parts() ? static_cast<std::int64_t>(size_of(dataset.part.dtype())) : 0;
+      mine.push_back(dataset.part_begin * size);
+      mine.push_back(dataset.in_parts() ? mine.back() + static_cast<std::int64_t>(dataset.part.bytes()) : 0);
+    }
+    if (std::none_of(datasets.begin(), datasets.end(), [](const auto* d) { return d->in_parts(); })) return;
+    const auto width = mine.size();
+    std::vector<std::int64_t> all(width * static_cast<std::size_t>(size_));
+    check_mpi(MPI_Allgather(mine.data(), static_cast<int>(width), MPI_INT64_T, all.data(), static_cast<int>(width),
+                            MPI_INT64_T, comm_),
+              "MPI_Allgather");
+    const auto part_of = [&](int rank, std::size_t dataset) {
+      const auto* at = all.data() + static_cast<std::size_t>(rank) * width + 2 * dataset;
+      return std::pair{at[0], at[1]};
+    };
+    together(comm_, [&] {
+      std::size_t d = 0;
+      for (const auto& [path, dataset] : tree_.datasets()) {
+        std::vector<std::pair<std::int64_t, std::int64_t>> parts;
+        for (int r = 0; r < size_ && dataset.in_parts(); ++r)
+          if (const auto part = part_of(r, d); part.first < part.second) parts.push_back(part);
+        std::sort(parts.begin(), parts.end());
+        std::int64_t end = 0;
+        for (const auto& part : parts) end = part.first == end ? part.second : -1;
+        if (dataset.in_parts() && end != dataset_bytes_[d])
+          fail(Kind::argument, concat("checkpoint: the parts of '", path, "' that ranks hold do not cover it"));
+        ++d;
+      }
+    });
+
+    constexpr std::size_t kBlocksAtOnce = 64;  // bounds what is under way
+    std::vector<MPI_Request> requests;
+    const auto wait = [&] {
+      check_mpi(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
+      requests.clear();
+    };
+    std::size_t open = 0;
+    for (const Block& block : blocks_) {
+      if (!datasets[block.dataset]->in_parts()) continue;
+      std::vector<std::byte>* to = nullptr;
+      if (is_mine(block)) {
+        to = &moved_[{block.dataset, block.offset}];
+        to->resize(static_cast<std::size_t>(block.bytes));
+      }
+      for (int r = 0; r < size_; ++r) {
+        const auto part = part_of(r, block.dataset);
+        const auto begin = std::max(part.first, block.offset), end = std::min(part.second, block.offset + block.bytes);
+        if (begin >= end) continue;
+        const auto bytes = static_cast<int>(end - begin);
+        std::byte* source =
+            r == rank_ ? static_cast<std::byte*>(datasets[block.dataset]->part.raw_data()) + (begin - part.first)
+                       : nullptr;
+        if (r == rank_ && to != nullptr)
+          std::copy_n(source, bytes, to->data() + (begin - block.offset));
+        else if (r == rank_)
+          check_mpi(MPI_Isend(source, bytes, MPI_BYTE, block.owner, 0, comm_, &requests.emplace_back()), "MPI_Isend");
+        else if (to != nullptr)
+          check_mpi(
+              MPI_Irecv(to->data() + (begin - block.offset), bytes, MPI_BYTE, r, 0, comm_, &requests.emplace_back()),
+              "MPI_Irecv");
+      }
+      if (++open % kBlocksAtOnce == 0) wait();
+    }
+    wait();
   }
 
   void hash_blocks() {
@@ -258,6 +331,7 @@ class Writer {
   std::vector<Block> blocks_;
   std::vector<std::byte> metadata_;  // rank 0
   std::vector<std::byte> scratch_;
+  std::map<std::pair<std::size_t, std::int64_t>, std::vector<std::byte>> moved_;  // of datasets in parts, by block
   std::int64_t data_begin_ = 0;
   CheckpointWriteResult result_;
 };

@@ -3,6 +3,7 @@
 #include "apex/autograd/ops.hpp"
 
 #include <optional>
+#include <vector>
 
 #include "apex/nn/functional.hpp"
 
@@ -28,9 +29,21 @@ void promote(std::span<Tensor* const> inputs) {
     if (input->defined() && is_floating(input->dtype())) *input = nn::functional::cast(*input, *widest);
 }
 
+std::vector<std::function<void(std::span<Tensor* const>)>*>& watchers() {
+  static std::vector<std::function<void(std::span<Tensor* const>)>*> all;
+  return all;
+}
+
 }  // namespace
 
+BeforeOps::BeforeOps(std::function<void(std::span<Tensor* const>)> call) : call_(std::move(call)) {
+  watchers().push_back(&call_);
+}
+BeforeOps::~BeforeOps() { std::erase(watchers(), &call_); }
+
 OpScope::OpScope(Op op, std::span<Tensor* const> inputs) : row_(row_of(op)) {
+  if (!watchers().empty()) [[unlikely]]
+    for (const auto* watcher : std::vector(watchers())) (*watcher)(inputs);  // one may take itself off
   const Tensor& first = *inputs.front();
   if (!first.defined()) fail(Kind::argument, concat(row_.name, ": the first input is an undefined tensor"));
   if ((row_.dtypes & bit(first.dtype())) == 0) throw_unsupported(row_.name, first.dtype());

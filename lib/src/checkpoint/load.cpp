@@ -109,8 +109,9 @@ class OptimizerReader {
 
   optimizers::OptimizerState read() {
     if (!file_.has_group(path_)) refuse("the checkpoint has no such optimizer");
+    check_format();
     state_.type = io::attribute<std::string>(file_.attributes(path_), "type", where());
-    if (state_.type != optimizer_.type())
+    if (state_.type != optimizer_.state_type())
       refuse(concat("state of ", state_.type, ", but this optimizer is ", optimizer_.type(),
                     "; choose the one it was saved from, or take the model alone"));
     const auto groups = file_.children(path_ + "/groups").size();
@@ -126,6 +127,20 @@ class OptimizerReader {
   std::string where() const { return concat(file_.path().string(), ": /", path_); }
   [[noreturn]] void refuse(std::string_view what) const { fail(Kind::data, concat(where(), ": ", what)); }
 
+  /// Whole tensors by name are format 2 of Apex's distributed optimizers; their format 1 is made of each rank's own.
+  void check_format() const {
+    const auto& attributes = file_.attributes(path_);
+    std::int64_t format = 2;
+    if (attributes.contains("format"))
+      format = io::attribute<std::int64_t>(attributes, "format", where());
+    else
+      for (const auto& child : file_.children(path_))
+        if (child == "buckets" || child == "gathered_states") format = 1;
+    if (format == 1)
+      refuse("state of single ranks (format 1), which needs the same ranks and options; save it anew as format 2");
+    if (format != 2) refuse(concat("state of format ", format, "; this version reads format 2"));
+  }
+
   void read_group(std::size_t g, std::int64_t& next) {
     const std::string path = concat(path_, "/groups/", g);
     optimizers::OptimizerState::Group group;
@@ -139,9 +154,10 @@ class OptimizerReader {
         group.hyper[key] = *number;
     }
     check_params(g, file_.read_strings(path + "/params"));
-    for (const auto& name : names_[g]) {
+    for (std::size_t i = 0; i < names_[g].size(); ++i) {
       group.params.push_back(next);
-      numbers_[name] = next++;
+      params_.push_back(optimizer_.groups()[g].params[i]);
+      numbers_[names_[g][i]] = next++;
     }
     state_.groups.push_back(std::move(group));
   }
@@ -162,8 +178,9 @@ class OptimizerReader {
       const auto number = numbers_.find(name.substr(0, slash));
       if (slash == name.npos || number == numbers_.end())
         refuse(concat("state '", name, "' belongs to no parameter of this optimizer"));
-      state_.state[static_cast<std::size_t>(number->second)][name.substr(slash + 1)] =
-          file_.read(concat(head, '/', name));
+      const auto at = static_cast<std::size_t>(number->second);
+      const std::string key = name.substr(slash + 1);
+      state_.state[at][key] = optimizer_.part_to_keep(params_[at], key, file_.read(concat(head, '/', name)));
     }
   }
 
@@ -172,6 +189,7 @@ class OptimizerReader {
   const optimizers::Optimizer& optimizer_;
   std::vector<std::vector<std::string>> names_;
   std::map<std::string, std::int64_t> numbers_;
+  std::vector<Tensor> params_;  ///< by number
   optimizers::OptimizerState state_;
 };
 
@@ -263,6 +281,7 @@ void apply(const Restored& r, const Targets& targets, const std::vector<Labelled
     throw;
   }
   for (std::size_t i = 0; i < models.size(); ++i) models[i].second->load_state_dict(r.models[i]);
+  for (auto* optimizer : optimizers) optimizer->parameters_loaded();
   if (r.rng) *targets.rng = *r.rng;
 }
 

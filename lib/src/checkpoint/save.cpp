@@ -68,9 +68,11 @@ void add_models(io::Tree& tree, Staging& staging, const std::vector<LabelledMode
   }
 }
 
+using Parts = std::vector<optimizers::Optimizer::StatePart>;
+
 void add_optimizer(io::Tree& tree, Staging& staging, const std::string& path, const optimizers::Optimizer& optimizer,
-                   const std::unordered_map<const void*, std::string>& model_names) {
-  tree.group(path)["type"] = std::string(optimizer.type());
+                   const Parts& parts, const std::unordered_map<const void*, std::string>& model_names) {
+  tree.group(path)["type"] = std::string(optimizer.state_type());
   const auto names = names_in(optimizer, model_names);
   std::unordered_map<const void*, std::string> by_id;
   for (std::size_t g = 0; g < names.size(); ++g) {
@@ -82,6 +84,14 @@ void add_optimizer(io::Tree& tree, Staging& staging, const std::string& path, co
     for (std::size_t i = 0; i < names[g].size(); ++i) by_id.emplace(group.params[i].id(), names[g][i]);
   }
   tree.group(path + "/state");
+  for (const auto& part : parts) {
+    const std::string name = concat(path, "/state/", by_id.at(part.param.id()), '/', part.key);
+    if (part.whole)
+      tree.add(name, part.values);
+    else
+      tree.add_part(name, part.sizes, part.begin, part.values);
+  }
+  if (optimizer.in_parts()) return;
   optimizer.for_each_state([&](const Tensor& param, const std::string& key, const Tensor& value) {
     tree.add(concat(path, "/state/", by_id.at(param.id()), '/', key), staging.on_host(value));
   });
@@ -94,7 +104,17 @@ void add_section(io::Tree& tree, Staging& staging, const std::string& path, cons
   for (const auto& [name, strings] : section.strings) tree.add(concat(path, '/', name), strings);
 }
 
-io::Tree tree_of(const Contents& contents) {
+std::vector<const optimizers::Optimizer*> all_optimizers(const Contents& contents) {
+  if (contents.optimizer && !contents.optimizers.empty())
+    fail(Kind::argument, "checkpoint: give either optimizer or optimizers, not both");
+  if (contents.optimizer) return {contents.optimizer};
+  for (std::size_t i = 0; i < contents.optimizers.size(); ++i)
+    if (!contents.optimizers[i]) fail(Kind::argument, concat("checkpoint: optimizer ", i, " is null"));
+  return contents.optimizers;
+}
+
+io::Tree tree_of(const Contents& contents, const std::vector<const optimizers::Optimizer*>& optimizers,
+                 const std::vector<Parts>& parts) {
   io::Tree tree;
   Staging staging;  // after the tree: it waits before the tree lets go of memory
   auto& root = tree.group("");
@@ -108,15 +128,10 @@ io::Tree tree_of(const Contents& contents) {
   tree.group("model")["arch"] = contents.arch;
   add_models(tree, staging, models);
 
-  if (contents.optimizer && !contents.optimizers.empty())
-    fail(Kind::argument, "checkpoint: give either optimizer or optimizers, not both");
   const auto names = parameter_names(models);
   tree.group("optimizer");
-  if (contents.optimizer) add_optimizer(tree, staging, "optimizer/0", *contents.optimizer, names);
-  for (std::size_t i = 0; i < contents.optimizers.size(); ++i) {
-    if (!contents.optimizers[i]) fail(Kind::argument, concat("checkpoint: optimizer ", i, " is null"));
-    add_optimizer(tree, staging, concat("optimizer/", i), *contents.optimizers[i], names);
-  }
+  for (std::size_t i = 0; i < optimizers.size(); ++i)
+    add_optimizer(tree, staging, concat("optimizer/", i), *optimizers[i], parts[i], names);
 
   const Generator& rng = contents.rng ? *contents.rng : default_generator();
   tree.group("rng") = {{"seed", std::bit_cast<std::int64_t>(rng.seed)},
@@ -139,7 +154,14 @@ io::CheckpointWriteResult save(const std::filesystem::path& directory, const Con
   const dist::Deadline deadline(concat("writing the checkpoint of step ", contents.step, " to ", directory.string()),
                                 options.timeout_s);
   io::Tree tree;
-  group.together([&] { tree = tree_of(contents); }, "collecting the checkpoint");
+  std::vector<const optimizers::Optimizer*> optimizers;
+  group.together([&] { optimizers = all_optimizers(contents); }, "optimizers of the checkpoint");
+  std::vector<Parts> parts(optimizers.size());
+  for (std::size_t i = 0; i < optimizers.size(); ++i) {
+    optimizers[i]->synchronize();
+    if (optimizers[i]->in_parts()) optimizers[i]->for_each_part([&](const auto& part) { parts[i].push_back(part); });
+  }
+  group.together([&] { tree = tree_of(contents, optimizers, parts); }, "collecting the checkpoint");
   return io::write_checkpoint(
       group.mpi_comm(), directory, contents.step, tree,
       {.verify = options.verify, .keep = options.keep, .best = options.best, .loaded_from = options.loaded_from});

@@ -169,6 +169,23 @@ OptimizerState Optimizer::state_dict() const {
   return out;
 }
 
+HyperMap Optimizer::hyper_of_state(const OptimizerState& from, std::size_t g) const {
+  HyperMap given = from.groups[g].hyper;
+  if (const auto amsgrad = given.find("amsgrad"); amsgrad != given.end()) {
+    if (std::visit([](auto v) { return static_cast<double>(v); }, amsgrad->second) != 0.0)
+      fail(Kind::data, concat(type(), ": group ", g, " of the state is of amsgrad, which this optimizer has not"));
+    given.erase(amsgrad);
+  }
+  std::erase_if(given, [&](const auto& entry) { return is_foreign(entry.first) && !defaults_.contains(entry.first); });
+  return completed(given, Kind::data);
+}
+
+void Optimizer::for_each_part(const std::function<void(const StatePart& part)>&) const {
+  fail(Kind::state, concat(type(), ": state does not lie in parts"));
+}
+
+Tensor Optimizer::part_to_keep(const Tensor&, std::string_view, const Tensor& whole) const { return whole; }
+
 void Optimizer::load_state_dict(const OptimizerState& from) {
   if (!takes_type(from.type))
     fail(Kind::data, concat("the state is of a ", from.type, ", this optimizer is a ", type()));
@@ -189,19 +206,11 @@ void Optimizer::load_state_dict(const OptimizerState& from) {
     if (from.groups[g].params.size() != params.size())
       fail(Kind::data, concat(type(), ": group ", g, " of the state has ", from.groups[g].params.size(),
                               " parameters, the optimizer's ", params.size()));
-    HyperMap given = from.groups[g].hyper;
-    const auto group_step = given.find(kStep);
+    const auto group_step = from.groups[g].hyper.find(kStep);
     std::optional<std::int64_t> group_count;
-    if (group_step != given.end())
+    if (group_step != from.groups[g].hyper.end())
       group_count = std::visit([](auto v) { return static_cast<std::int64_t>(v); }, group_step->second);
-    if (const auto amsgrad = given.find("amsgrad"); amsgrad != given.end()) {
-      if (std::visit([](auto v) { return static_cast<double>(v); }, amsgrad->second) != 0.0)
-        fail(Kind::data, concat(type(), ": group ", g, " of the state is of amsgrad, which this optimizer has not"));
-      given.erase(amsgrad);
-    }
-    std::erase_if(given,
-                  [&](const auto& entry) { return is_foreign(entry.first) && !defaults_.contains(entry.first); });
-    hyper.push_back(completed(given, Kind::data));
+    hyper.push_back(hyper_of_state(from, g));
     for (std::size_t i = 0; i < params.size(); ++i) {
       const auto number = static_cast<std::size_t>(from.groups[g].params[i]);
       if (number >= from.state.size()) fail(Kind::data, concat(type(), ": the state names parameter ", number));

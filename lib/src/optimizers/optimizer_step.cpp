@@ -74,8 +74,12 @@ void Optimizer::step(const StepScaling& scaling) {
   if (knows && skipped_.item() != 0.0) return;
   choose_counts(scaling);
   before_step(scaling);
-  for (std::size_t g = 0; g < groups_.size(); ++g) step_group(g, scaling);
+  update_all(scaling);
   after_step();
+}
+
+void Optimizer::update_all(const StepScaling& scaling) {
+  for (std::size_t g = 0; g < groups_.size(); ++g) step_group(g, scaling);
 }
 
 /// The learning rate that kernels on `device` read for a group; undefined when they are told a number.

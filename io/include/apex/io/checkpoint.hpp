@@ -61,10 +61,14 @@ using Attributes = std::map<std::string, AttributeValue, std::less<>>;
 
 /// One dataset of a tree: a host tensor of any dtype and strides, or a list of strings.
 struct TreeDataset {
-  Tensor tensor;  ///< undefined when the dataset holds strings
+  /// Undefined when the dataset holds strings. Of a dataset in parts only dtype and sizes are looked at.
+  Tensor tensor;
   std::vector<std::string> strings;
   Attributes attributes;
+  Tensor part = {};  ///< this rank's elements from `part_begin` on, in row-major order
+  std::int64_t part_begin = 0;
   bool holds_strings() const noexcept { return !tensor.defined(); }
+  bool in_parts() const noexcept { return part.defined(); }
 };
 
 /// What goes into a checkpoint. Paths are relative to the root, '/' separates groups: "model/layer1.0.conv1.weight".
@@ -78,6 +82,11 @@ class Tree {
   /// Adds a dataset and the groups above it. Keeps the handle, not a copy: the data are read when the file is written.
   /// @throws Kind::argument for a bad or used path, an undefined tensor or one that is not on the host
   void add(std::string_view path, const Tensor& tensor, Attributes attributes = {});
+  /// A dataset of which every rank holds a part: elements [begin, begin + values.numel()) in row-major order. The parts
+  /// of all ranks cover it without gaps or overlaps; a part may be empty.
+  /// @param values  one dimension, contiguous, on the host @throws Kind::argument as above, or for a part outside
+  void add_part(std::string_view path, const Dims& sizes, std::int64_t begin, const Tensor& values,
+                Attributes attributes = {});
   /// Strings hold no NUL and at most 64 KiB each. @throws Kind::argument
   void add(std::string_view path, std::vector<std::string> strings, Attributes attributes = {});
 
@@ -112,7 +121,8 @@ struct CheckpointWriteResult {
   std::vector<std::filesystem::path> deleted;  ///< older step files that `keep` removed
 };
 
-/// Writes `directory`/step_%08d.h5. Collective over `comm`; blocking; every rank holds the same tree (whole tensors).
+/// Writes `directory`/step_%08d.h5. Collective over `comm`; blocking; every rank holds the same tree (whole tensors, or
+/// its part of those in parts, whose elements go to the blocks' owners first).
 ///
 /// The root gets attributes format="apex-checkpoint", format_version=1, library_version, step, world_size,
 /// complete=true beside those of the tree. Steps: all ranks agree on the tree; every dataset under 4 MiB has one owner,
@@ -124,7 +134,8 @@ struct CheckpointWriteResult {
 ///
 /// A failure on one rank is thrown on all of them, with that rank's message; the temporary file is removed, and what
 /// was there before stays.
-/// @throws Kind::argument step < 0, or the tree is not the same on all ranks (naming the first path that differs)
+/// @throws Kind::argument step < 0, the tree is not the same on all ranks (naming the first path that differs), or the
+///         parts of a dataset do not cover it
 /// @throws Kind::exhausted no space (ENOSPC, EDQUOT, EFBIG), naming path and bytes
 /// @throws Kind::data the directory or file cannot be written (EACCES, EIO, ...), naming path and bytes
 /// @throws Kind::damaged what was read back is not what was written

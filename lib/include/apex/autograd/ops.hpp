@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <span>
 
@@ -247,6 +248,20 @@ class OpScope {
  private:
   const OpRow& row_;
   ProfileRange range_{row_.name};
+};
+
+/// While it lives, `call` sees the inputs of every op, on the thread that runs it, before the op does anything: for
+/// what must be there when an op reads it (parameters that are still on their way). Make and destroy it while no other
+/// thread runs ops. It may run no op itself.
+class BeforeOps {
+ public:
+  explicit BeforeOps(std::function<void(std::span<Tensor* const> inputs)> call);
+  BeforeOps(const BeforeOps&) = delete;
+  BeforeOps& operator=(const BeforeOps&) = delete;
+  ~BeforeOps();
+
+ private:
+  std::function<void(std::span<Tensor* const>)> call_;
 };
 
 }  // namespace apex

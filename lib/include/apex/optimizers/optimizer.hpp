@@ -111,7 +111,7 @@ class Optimizer {
   /// first, with gradients on, and its result is returned; else the result is undefined.
   /// On CUDA nothing here waits for the device, so a step can be captured once all state exists.
   Tensor step(const std::function<Tensor()>& closure = {});
-  void step(const StepScaling& scaling);
+  virtual void step(const StepScaling& scaling);
   /// Whether the last step (replays of a captured one count) was skipped: found_inf was set, or the optimizer found
   /// gradients it could not use. Waits for the device.
   bool last_step_skipped() const;
@@ -123,24 +123,49 @@ class Optimizer {
   void refresh_masters();
 
   /// Drops the gradients or fills them with zeros; the default is the constructor's.
-  void zero_grad(std::optional<bool> set_to_none = {});
+  virtual void zero_grad(std::optional<bool> set_to_none = {});
+
+  /// Makes parameters whose values are still on their way (an optimizer that spreads its work over ranks) arrive. Call
+  /// it before they are read by anything but ops; checkpoint::save does.
+  virtual void synchronize() const {}
 
   /// The tensors kept for `param` by key ("momentum_buffer", ...); empty before its first step.
   const std::map<std::string, Tensor>& state_of(const Tensor& param) const;
   /// f(param, key, tensor) for all state, groups and parameters in order, keys in alphabetical order.
-  void for_each_state(
+  virtual void for_each_state(
       const std::function<void(const Tensor& param, const std::string& key, const Tensor& value)>& f) const;
   /// Puts a tensor into the state of `param`, copied, on its device, in the optimizer's dtype for that key.
   /// @throws Kind::argument when the optimizer does not hold the parameter or knows no such key; Kind::data when sizes
   /// differ (of state that is one number: when it is not one element)
-  void set_state(const Tensor& param, const std::string& key, const Tensor& value);
+  virtual void set_state(const Tensor& param, const std::string& key, const Tensor& value);
 
-  OptimizerState state_dict() const;
+  virtual OptimizerState state_dict() const;
   /// A deep copy of `state` into this optimizer; tensors that fit keep their memory. What a group leaves out takes the
   /// default. Step counts may stand in the groups as "step" (Apex's form) or, of any type, with the parameters. Nothing
   /// changes when it throws.
   /// @throws Kind::data when type, number of groups, a group's number of parameters (naming the group) or sizes differ
-  void load_state_dict(const OptimizerState& state);
+  virtual void load_state_dict(const OptimizerState& state);
+
+  /// For checkpoints of optimizers that keep a part of their state on every rank.
+  struct StatePart {
+    Tensor param;
+    std::string key;
+    Dims sizes;              ///< of the whole
+    std::int64_t begin = 0;  ///< of this part in the whole, in row-major order
+    Tensor values;           ///< on the host, one dimension
+    bool whole = false;      ///< values are all there is, the same on every rank
+  };
+  /// Whether state goes to files by for_each_part instead of for_each_state.
+  virtual bool in_parts() const { return false; }
+  /// f(part) for all state; collective, parts of all ranks cover the whole.
+  virtual void for_each_part(const std::function<void(const StatePart& part)>& f) const;
+  /// What is to be kept until load_state_dict of a tensor that was read, so that no rank needs all of them.
+  virtual Tensor part_to_keep(const Tensor& param, std::string_view key, const Tensor& whole) const;
+  /// Called when a checkpoint has been loaded, parameters included, after load_state_dict.
+  virtual void parameters_loaded() {}
+  /// The class whose state this is: what a file says, so that optimizers which differ in how they work alone read each
+  /// other's.
+  virtual std::string_view state_type() const { return type(); }
 
  protected:
   /// One key of the state.
@@ -189,10 +214,14 @@ class Optimizer {
   /// Before any group. On the CPU a step that found_inf skips comes neither here nor to update().
   virtual void before_step(const StepScaling&) {}
   virtual void after_step() {}
+  /// One update of all groups: bucket by bucket, by update(). Comes after before_step().
+  virtual void update_all(const StepScaling& scaling);
   /// Puts the state of `param` into its bucket; makes what is missing.
   virtual void add_state(Bucket& bucket, const ParamGroup& group, const Tensor& param);
   virtual void update(const Bucket& bucket, const ParamGroup& group) = 0;
 
+  /// The hyper-parameters that a saved group asks for, complete. @throws Kind::data for one this optimizer has not
+  HyperMap hyper_of_state(const OptimizerState& state, std::size_t group) const;
   Tensor& state_tensor(const Tensor& param, const StateKey& key);
   std::map<std::string, Tensor>& mutable_state(const Tensor& param) { return state_[param.id()].tensors; }
   const CommonOptions& common() const { return options_; }
