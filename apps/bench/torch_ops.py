@@ -253,6 +253,9 @@ def baddbmm(batch, m, n, k, dtype):
     return lambda: torch.baddbmm(c, a, b, beta=0.5, alpha=0.125, out=c)
 
 
+FUSED = {"fused": True} if cuda else {}  # versions without it run on CPUs only
+
+
 def parameters(model):
     if model == "bert-large":
         sizes = [30522 * 1024, 512 * 1024, 2048, 1024, 1024]
@@ -276,7 +279,7 @@ def sgd(model):
     params = parameters(model)
     for p in params:
         p.grad = torch.rand_like(p)
-    optimizer = torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=1e-4, fused=cuda)
+    optimizer = torch.optim.SGD(params, lr=0.1, momentum=0.9, weight_decay=1e-4, **FUSED)
     return optimizer.step
 
 
@@ -284,8 +287,7 @@ def adam(model):
     params = parameters(model)
     for p in params:
         p.grad = torch.rand_like(p)
-    options = {"fused": True} if cuda else {}
-    optimizer = torch.optim.AdamW(params, lr=1e-3, weight_decay=0.01, **options)
+    optimizer = torch.optim.AdamW(params, lr=1e-3, weight_decay=0.01, **FUSED)
     return optimizer.step
 
 

@@ -3,32 +3,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/kernels/multi_tensor.hpp"
 
-#include "support/on_device.hpp"
+#include "kernels/multi_tensor_lists.hpp"
 
 namespace apex {
 namespace {
 
 using kernels::SgdOptions;
+using test::List;
 using test::make;
 using test::throws;
 using test::values;
-
-/// Tensors and their views, as the ops take them.
-struct List {
-  std::vector<Tensor> tensors;
-  std::vector<View> views;
-  std::vector<ConstView> const_views;
-
-  List() = default;
-  List(std::initializer_list<Tensor> t) {
-    for (const auto& x : t) add(x);
-  }
-  void add(const Tensor& t) {
-    tensors.push_back(t);
-    views.push_back(t.view());
-    const_views.emplace_back(t.view());
-  }
-};
 
 Tensor flag(int value = 0) { return values<std::int32_t>({1}, {value}); }
 
