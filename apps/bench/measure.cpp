@@ -98,6 +98,29 @@ void synchronize([[maybe_unused]] apex::Device device) {
 #endif
 }
 
+int kernels_queued([[maybe_unused]] apex::Device device, [[maybe_unused]] const std::function<void()>& run) {
+  int kernels = 0;
+#ifdef APEX_HAS_CUDA
+  if (!device.is_cuda()) return 0;
+  const auto stream = apex::cuda::stream_of(apex::Context::current(device));
+  cudaGraph_t graph = nullptr;
+  APEX_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  run();
+  APEX_CHECK(cudaStreamEndCapture(stream, &graph));
+  std::size_t count = 0;
+  APEX_CHECK(cudaGraphGetNodes(graph, nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  APEX_CHECK(cudaGraphGetNodes(graph, nodes.data(), &count));
+  for (const auto node : nodes) {
+    cudaGraphNodeType type{};
+    APEX_CHECK(cudaGraphNodeGetType(node, &type));
+    kernels += type == cudaGraphNodeTypeKernel ? 1 : 0;
+  }
+  APEX_CHECK(cudaGraphDestroy(graph));
+#endif
+  return kernels;
+}
+
 std::string device_name(apex::Device device) {
 #ifdef APEX_HAS_CUDA
   if (device.is_cuda()) {

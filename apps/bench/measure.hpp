@@ -40,6 +40,9 @@ class Stopwatch {
 /// Waits for the device; nothing on the CPU.
 void synchronize(apex::Device device);
 
+/// Kernels that `run`, which has run before, queues on the current stream, counted by a capture; 0 on the CPU.
+int kernels_queued(apex::Device device, const std::function<void()>& run);
+
 /// "NVIDIA H200" or the CPU's model name.
 std::string device_name(apex::Device device);
 /// "CUDA 13.0, driver 13.0, cuDNN 9.19.0" or the like; empty on the CPU.

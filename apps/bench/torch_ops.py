@@ -280,6 +280,15 @@ def sgd(model):
     return optimizer.step
 
 
+def adam(model):
+    params = parameters(model)
+    for p in params:
+        p.grad = torch.rand_like(p)
+    options = {"fused": True} if cuda else {}
+    optimizer = torch.optim.AdamW(params, lr=1e-3, weight_decay=0.01, **options)
+    return optimizer.step
+
+
 def l2norm(model):
     grads = parameters(model)
     return lambda: torch.nn.utils.get_total_norm(grads)
@@ -433,7 +442,7 @@ OPS = {
     "one_hot": one_hot, "sort": sort, "topk": topk, "log_softmax": log_softmax,
     "avg_pool2d": lambda *a: avg_pool(False, *a), "adaptive_avg_pool2d": lambda *a: avg_pool(True, *a),
     "batch_norm_eval": batch_norm_eval,
-    "sgd": sgd, "l2norm": l2norm,
+    "sgd": sgd, "adam": adam, "l2norm": l2norm,
 }
 
 print(torch.__version__, flush=True)

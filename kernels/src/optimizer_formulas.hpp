@@ -23,6 +23,16 @@ APEX_FORMULA double root(double x) { return ::sqrt(x); }
 APEX_FORMULA float magnitude(float x) { return ::fabsf(x); }
 APEX_FORMULA double magnitude(double x) { return ::fabs(x); }
 
+/// c + a b. On the device one operation, said so: left to the compiler, kernels for other types might round otherwise.
+template <class C>
+APEX_FORMULA C plus_product(C c, C a, C b) {
+#ifdef __CUDA_ARCH__
+  return fma(a, b, c);
+#else
+  return c + a * b;
+#endif
+}
+
 /// 1 - beta^t by squaring, in pairs of doubles: pow differs by a bit between libraries, and a step that is counted on
 /// the device has to give the bits of one that is counted on the host.
 APEX_FORMULA double bias_correction(double beta, std::int64_t t) {
@@ -76,8 +86,8 @@ struct Moments {
     return {static_cast<double>(b1), static_cast<double>(b2), kind, on};
   }
   APEX_FORMULA void advance(C& m, C& v, C g) const {
-    m = b1 * m + b3 * g;
-    v = b2 * v + c2 * g * g;
+    m = plus_product(b3 * g, b1, m);
+    v = plus_product(c2 * g * g, b2, v);
   }
 };
 
@@ -118,7 +128,7 @@ struct Adam {
   }
   /// The new p.
   APEX_FORMULA C step(const AdamForm& f, C p, C& m, C& v, C g, const Corrections<C>& c, C length) const {
-    if (f.decay_first) g += weight_decay * p;
+    if (f.decay_first) g = plus_product(g, weight_decay, p);
     moments.advance(m, v, g);
     C below = f.corrects_square ? v / c.second : v;
     if (f.eps_inside) below += eps;
@@ -126,8 +136,8 @@ struct Adam {
     if (f.corrects_root) below = below / c.second;
     if (!f.eps_inside) below += eps;
     C u = (f.corrects_mean ? m / c.first : m) / below;
-    if (f.decay_last) u += weight_decay * p;
-    return p - length * u;
+    if (f.decay_last) u = plus_product(u, weight_decay, p);
+    return plus_product(p, -length, u);
   }
 };
 
@@ -139,11 +149,11 @@ struct Adagrad {
       : eps(static_cast<C>(o.eps)), weight_decay(static_cast<C>(o.weight_decay)) {}
   template <bool kDecoupled>
   APEX_FORMULA C step(C p, C& h, C g, C lr) const {
-    if constexpr (!kDecoupled) g += weight_decay * p;
-    h += g * g;
+    if constexpr (!kDecoupled) g = plus_product(g, weight_decay, p);
+    h = plus_product(h, g, g);
     C u = g / (root(h) + eps);
-    if constexpr (kDecoupled) u += weight_decay * p;
-    return p - lr * u;
+    if constexpr (kDecoupled) u = plus_product(u, weight_decay, p);
+    return plus_product(p, -lr, u);
   }
 };
 
@@ -151,7 +161,7 @@ template <class C>
 struct NovoGrad {
   Moments<C> moments;
   C eps, weight_decay;
-  bool inside, init_zero, inf;
+  bool inside, init_zero, norms_given, inf;
 
   explicit NovoGrad(const NovoGradOptions& o)
       : moments(o.beta1, o.beta2, o.grad_averaging),
@@ -159,24 +169,26 @@ struct NovoGrad {
         weight_decay(static_cast<C>(o.weight_decay)),
         inside(o.reg_inside_moment),
         init_zero(o.init_zero),
+        norms_given(o.norms_given),
         inf(o.norm_type == NormType::inf) {}
   CorrectionRule corrections(const NovoGradOptions& o) const {
     return moments.corrections(o.bias_correction, CorrectionRule::root_second);
   }
   APEX_FORMULA C blend(C kept, C norm, bool first) const {
-    if (first && !init_zero) return norm;
-    const C s = first ? C(0) : kept;
+    const bool starts = first && !norms_given;
+    if (starts && !init_zero) return norm;
+    const C s = starts ? C(0) : kept;
     return inf ? moments.b2 * s + moments.c2 * norm : root(moments.b2 * s * s + moments.c2 * norm * norm);
   }
   APEX_FORMULA C divisor(C norm, const Corrections<C>& c) const { return norm / c.second + eps; }
   template <bool kInside>
   APEX_FORMULA C step(C p, C& m, C g, C below, const Corrections<C>& c, C lr) const {
     if constexpr (kInside) {
-      m = moments.b1 * m + moments.b3 * (g / below + weight_decay * p);
-      return p - lr * (m / c.first);
+      m = plus_product(moments.b3 * plus_product(g / below, weight_decay, p), moments.b1, m);
+      return plus_product(p, -lr, m / c.first);
     } else {
-      m = moments.b1 * m + moments.b3 * g;
-      return p - lr * (m / c.first / below + weight_decay * p);
+      m = plus_product(moments.b3 * g, moments.b1, m);
+      return plus_product(p, -lr, plus_product(m / c.first / below, weight_decay, p));
     }
   }
 };
@@ -203,11 +215,11 @@ struct Lamb {
   }
   APEX_FORMULA C update(C p, C m, C v, C decay, const Corrections<C>& c) const {
     const C u = m / c.first / (root(v / c.second) + eps);
-    return decoupled ? u + decay * p : u;
+    return decoupled ? plus_product(u, decay, p) : u;
   }
   APEX_FORMULA C moment(C p, C& m, C& v, C g, C below, C decay, const Corrections<C>& c) const {
     g = g / below;
-    if (!decoupled) g += decay * p;
+    if (!decoupled) g = plus_product(g, decay, p);
     moments.advance(m, v, g);
     return update(p, m, v, decay, c);
   }

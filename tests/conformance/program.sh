@@ -21,7 +21,7 @@ expect() {  # CODE TEXT ARGUMENT...: exit code, and a text in what it prints
 
 expect 0 'usage: apex_conformance' --help
 expect 2 'no PATH given'
-expect 2 '--op nonsense is not known; there are resnet_training' --op nonsense "$goldens"
+expect 2 '--op nonsense is not known; there are adagrad, adam' --op nonsense "$goldens"
 expect 2 '--device is cpu, cuda or all' --device tpu "$goldens"
 expect 2 '--dtype is f64 or f32' --dtype f16 "$goldens"
 expect 2 '--fast' --fast "$goldens"

@@ -477,6 +477,144 @@ TEST(MultiTensorApply, OPT_10_A29_A30_A31) {
   EXPECT_EQ(flag.item(), 1);
 }
 
+TEST(MultiTensorApply, Norms_OPT_10_A31) {
+  using multi_tensor_apply::multi_tensor_applier;
+  const Tensor flag = test::zeros({1}, DType::i32), x = vector_of({12, 16}), out = test::empty({2});
+  const auto [norm, each] =
+      multi_tensor_applier(multi_tensor::unscale_l2norm, flag, {{x}}, test::full({1}, 0.25), true);
+  expect_values(norm, {5}, 1e-6);
+  expect_values(each, {5}, 1e-6);
+  expect_values(x, {12, 16}, 0);
+  const auto version = out.version();
+  const auto [unscaled, none] =
+      multi_tensor_applier(multi_tensor::l2norm_scale, flag, {{vector_of({3, 4})}, {out}}, 2.0, false);
+  expect_values(unscaled, {5}, 1e-6);
+  expect_values(out, {6, 8}, 0);
+  EXPECT_FALSE(none.defined());
+  EXPECT_GT(out.version(), version);
+  EXPECT_EQ(flag.item(), 0);
+  expect_values(multi_tensor_applier(multi_tensor::l2norm_mp, flag, {{x}}, false).first, {20}, 1e-6);
+  fill_(flag, 1);
+  expect_values(multi_tensor_applier(multi_tensor::l2norm_mp, flag, {{x}}, true).second, {0}, 0);
+  expect_values(multi_tensor_applier(multi_tensor::l2norm_mp, flag, {{}}, false).first, {0}, 0);
+}
+
+/// One step of an op over the data of the acceptance cases, with state in as many lists as it needs.
+struct OneTensor {
+  Tensor p = vector_of(kP), m = test::zeros({4}), v = test::zeros({4});
+  Tensor flag = test::zeros({1}, DType::i32);
+  static Tensor g(std::size_t k, DType dtype = DType::f32) { return vector_of(kGrads[k], dtype); }
+};
+
+TEST(MultiTensorApply, Adam_OPT_10_A1_A10) {
+  using multi_tensor_apply::multi_tensor_applier;
+  OneTensor host, device, master;
+  const Tensor lr = test::full({1}, 0.1), step = test::zeros({1}, DType::i32), inv = test::full({1}, 1.0 / 128),
+               steps = test::zeros({1}, DType::i32), copy = test::empty({4}, DType::bf16);
+  const std::vector<std::vector<double>> want = {{0.88999999, -1.88, 0.39500001, 3.0699999},
+                                                 {0.78788203, -1.8345664, 0.3644163, 3.0659337},
+                                                 {0.81472558, -1.7956327, 0.29496098, 3.0544279}};
+  for (std::size_t k = 0; k < 3; ++k) {
+    multi_tensor_applier(multi_tensor::adam, host.flag, {{host.g(k)}, {host.p}, {host.m}, {host.v}}, 0.1, 0.9, 0.999,
+                         1e-8, static_cast<std::int64_t>(k) + 1, 1, true, 0.1);
+    expect_values(host.p, want[k], 6e-6);
+    auto scaled = kGrads[k];
+    for (auto& x : scaled) x *= 128;
+    multi_tensor_applier(multi_tensor::adam_capturable, device.flag,
+                         {{vector_of(scaled)}, {device.p}, {device.m}, {device.v}}, lr, 0.9, 0.999, 1e-8, step, 1, true,
+                         0.1, inv);
+    expect_values(device.p, want[k], 6e-6);
+    const auto version = copy.version();
+    multi_tensor_applier(multi_tensor::adam_capturable_master, master.flag,
+                         {{host.g(k)}, {copy}, {master.m}, {master.v}, {master.p}}, lr, 0.9, 0.999, 1e-8, steps, 1,
+                         true, 0.1, Tensor());
+    EXPECT_EQ(values(master.p), values(host.p));
+    EXPECT_GT(copy.version(), version);
+    const Tensor rounded = test::empty({4}, DType::bf16);
+    copy_(rounded, master.p);
+    EXPECT_EQ(values(copy), values(rounded));
+  }
+  EXPECT_EQ(step.item(), 3);
+  fill_(device.flag, 1);
+  const auto before = values(device.p);
+  multi_tensor_applier(multi_tensor::adam_capturable, device.flag, {{device.g(0)}, {device.p}, {device.m}, {device.v}},
+                       lr, 0.9, 0.999, 1e-8, step, 1, true, 0.1, inv);
+  EXPECT_EQ(values(device.p), before);
+  EXPECT_EQ(step.item(), 3) << "a skipped step does not count";
+  expect_error(Kind::argument, "mode 2 is not 0 or 1", [&] {
+    multi_tensor_applier(multi_tensor::adam, host.flag, {{host.g(0)}, {host.p}, {host.m}, {host.v}}, 0.1, 0.9, 0.999,
+                         1e-8, 1, 2, true, 0.1);
+  });
+}
+
+TEST(MultiTensorApply, AdagradAndNovoGrad_OPT_10_A25_A26) {
+  using multi_tensor_apply::multi_tensor_applier;
+  OneTensor a, n;
+  const Tensor norms = test::full({1}, std::sqrt(0.3));  // that of the first gradient, as the caller of Apex gives it
+  for (std::size_t k = 0; k < 3; ++k) {
+    multi_tensor_applier(multi_tensor::adagrad, a.flag, {{a.g(k)}, {a.p}, {a.m}}, 0.1, 1e-10, 0, 0.1);
+    multi_tensor_applier(multi_tensor::novograd, n.flag, {{n.g(k)}, {n.p}, {n.m}}, norms, 0.1, 0.95, 0.98, 1e-8,
+                         static_cast<std::int64_t>(k) + 1, true, 0.01, true, 1, 2);
+  }
+  expect_values(a.p, {0.90887195, -1.8364038, 0.34312642, 2.9506183}, 6e-6);
+  expect_values(n.p, {0.9942311, -1.9858342, 0.4769091, 3.0071971}, 6e-6);
+  expect_values(norms, {0.54643577}, 2e-6);
+  expect_error(Kind::argument, "grad_norms of 1", [&] {
+    multi_tensor_applier(multi_tensor::novograd, n.flag, {{n.g(0)}, {n.p}, {n.m}}, test::zeros({2}), 0.1, 0.95, 0.98,
+                         1e-8, 1, true, 0.01, true, 1, 2);
+  });
+}
+
+TEST(MultiTensorApply, Lamb_OPT_10_A14_A16) {
+  using multi_tensor_apply::multi_tensor_applier;
+  OneTensor one, mixed, staged;
+  const Tensor lr = test::full({1}, 0.01), step = test::zeros({1}, DType::i32), inv = test::full({1}, 1.0 / 128),
+               copy = test::empty({4}, DType::f16), u = test::empty({4});
+  const double norms[] = {2.3021729, 0.75828755, 0.70007139};  // with the second tensor's gradients
+  for (std::size_t k = 0; k < 3; ++k) {
+    const Tensor norm = test::full({1}, norms[k]), scaled_norm = test::full({1}, 128 * norms[k]);
+    multi_tensor_applier(multi_tensor::lamb, one.flag, {{one.g(k)}, {one.p}, {one.m}, {one.v}}, 0.01, 0.9, 0.999, 1e-6,
+                         static_cast<std::int64_t>(k) + 1, true, 0.01, true, 1, norm, 1.0, false);
+    auto scaled = kGrads[k];
+    for (auto& x : scaled) x *= 128;
+    multi_tensor_applier(multi_tensor::lamb_mp, mixed.flag,
+                         {{vector_of(scaled)}, {mixed.p}, {mixed.m}, {mixed.v}, {copy}}, lr, 0.9, 0.999, 1e-6, step,
+                         true, 0.01, true, 1, scaled_norm, 1.0, false, Tensor(), inv);
+    multi_tensor_applier(multi_tensor::lamb_stage1, staged.flag,
+                         {{staged.g(k)}, {staged.p}, {staged.m}, {staged.v}, {u}}, std::vector<double>{0.01},
+                         static_cast<std::int64_t>(k), 0.9, 0.999, 1e-6, norm, 1.0);
+    const auto [all, p_norm] = multi_tensor_applier(multi_tensor::l2norm, staged.flag, {{staged.p}}, true);
+    const auto [none, u_norm] = multi_tensor_applier(multi_tensor::l2norm, staged.flag, {{u}}, true);
+    multi_tensor_applier(multi_tensor::lamb_stage2, staged.flag, {{staged.p}, {u}}, p_norm, u_norm, 0.01, 0.01, false);
+  }
+  const std::vector<double> want = {0.96646452, -1.9882649, 0.45629233, 3.0052712};
+  expect_values(one.p, want, 6e-6);
+  expect_values(mixed.p, want, 6e-6);
+  expect_values(staged.p, want, 6e-6);
+  EXPECT_EQ(step.item(), 3);
+  const auto before = values(mixed.p);
+  multi_tensor_applier(multi_tensor::lamb_mp, mixed.flag, {{mixed.g(0)}, {mixed.p}, {mixed.m}, {mixed.v}, {copy}}, lr,
+                       0.9, 0.999, 1e-6, step, true, 0.01, true, 1, lr, 1.0, false, test::full({1}, 1.0), inv);
+  EXPECT_EQ(values(mixed.p), before);
+  EXPECT_EQ(step.item(), 3);
+}
+
+TEST(MultiTensorApply, ScaleHysteresis_OPT_10_A35) {
+  const Tensor scale = test::full({1}, 65536.0), growth = test::zeros({1}, DType::i32),
+               hysteresis = test::full({1}, 2.0, DType::i32);
+  const double found[] = {1, 0, 1, 1, 1, 0, 0, 0, 0},
+               want[] = {65536, 65536, 65536, 32768, 16384, 16384, 16384, 32768, 32768};
+  for (int i = 0; i < 9; ++i) {
+    const auto version = scale.version();
+    const Tensor back =
+        multi_tensor::update_scale_hysteresis(scale, growth, hysteresis, test::full({1}, found[i]), 2.0, 0.5, 3, 2);
+    EXPECT_TRUE(back.is_same(scale));
+    EXPECT_EQ(scale.item(), want[i]) << i;
+    EXPECT_GT(scale.version(), version);
+  }
+  EXPECT_EQ(hysteresis.item(), 2);
+}
+
 TEST(MultiTensorApply, ListErrorsNameTheList) {
   const Tensor flag = test::zeros({1}, DType::i32), a = test::ones({2});
   using multi_tensor_apply::multi_tensor_applier;

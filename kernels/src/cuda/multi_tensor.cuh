@@ -49,6 +49,7 @@ class Filler {
  public:
   explicit Filler(std::int64_t chunk, Launch launch) : chunk_(chunk), launch_(launch) { clear(0); }
 
+  /// An element size of 0: not an address but a number, in the same bits.
   void add(const void* const (&data)[kLists], const std::size_t (&element)[kLists], std::int64_t size, unsigned tag) {
     const std::int64_t chunks = ceil_div(size, chunk_);
     if (table_.count == Table<kLists>::kCapacity || table_.start[table_.count] + chunks > kMostChunks) flush();
@@ -56,7 +57,7 @@ class Filler {
     bool aligned = true;
     for (int k = 0; k < kLists; ++k) {
       table_.data[k][i] = const_cast<void*>(data[k]);
-      if (data[k] != nullptr) aligned = aligned && aligned_to(data[k], element[k] * kWidth);
+      if (data[k] != nullptr && element[k] != 0) aligned = aligned && aligned_to(data[k], element[k] * kWidth);
     }
     table_.size[i] = size;
     table_.tag[i] = static_cast<unsigned char>(tag);

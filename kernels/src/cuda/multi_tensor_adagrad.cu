@@ -12,7 +12,7 @@ enum List { kParams, kSums, kGrads, kCopies, kAdagradLists };
 /// P, G: types of params and grads; void: see the types at hand.
 template <class C, class P, class G>
 struct Adagrad {
-  static constexpr int kBlocks = 3;
+  static constexpr int kBlocks = std::is_same_v<C, double> ? 2 : 3;
 
   optimizer::Adagrad<C> rule;
   StepValues<C> values;

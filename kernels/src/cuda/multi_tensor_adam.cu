@@ -100,7 +100,7 @@ struct Adam {
 #pragma unroll
       for (int e = 0; e < E; ++e) {
         const C old = starts ? updated[e] : item.average.template get<C>(e, p_type);
-        average[e] = starts ? updated[e] : old + share * (updated[e] - old);
+        average[e] = starts ? updated[e] : optimizer::plus_product(old, share, updated[e] - old);
       }
       put_any<P>(average, extra, at, p_type);
     }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
-#include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "multi_tensor_measure.cuh"
@@ -14,18 +14,11 @@ namespace {
 using namespace multi_tensor;
 
 namespace moment_list {
-enum { kParams, kExpAvg, kExpAvgSq, kGrads, kUpdates, kCount };
+enum { kParams, kExpAvg, kExpAvgSq, kGrads, kUpdates, kDecays, kCount };
 }
 namespace apply_list {
 enum { kParams, kExpAvg, kExpAvgSq, kCopies, kCount };
 }
-
-/// Weight decays of tensors that are not all the same; a tensor's tag is the place of its own.
-struct Decays {
-  static constexpr int kCapacity = 32;
-  double value[kCapacity] = {};
-  int size = 0;
-};
 
 /// P, G: types of params and grads; void: see the types at hand.
 template <class C, class P, class G>
@@ -38,7 +31,6 @@ struct LambMomentsOp {
   typename Counted<C>::Given counted;
   DType p_type, g_type, u_type;
   double* chunks;
-  Decays decays;
   // of the tensor at hand
   const void *params = nullptr, *grads = nullptr;
   void *exp_avg = nullptr, *exp_avg_sq = nullptr, *updates = nullptr;
@@ -62,7 +54,7 @@ struct LambMomentsOp {
     updates = table.data[moment_list::kUpdates][i];
     corrections = counted.at(i);
     below = rule.clip(static_cast<C>(values.device.grad_norm()));
-    decay = static_cast<C>(decays.value[table.tag[i]]);
+    decay = static_cast<C>(__longlong_as_double(reinterpret_cast<long long>(table.data[moment_list::kDecays][i])));
     return true;
   }
   template <int E>
@@ -104,10 +96,10 @@ __global__ void __launch_bounds__(kReduceThreads)
                 const OnDevice device) {
   if (device.stops()) return;
   const int i = static_cast<int>(blockIdx.x);
-  const double p = reduce_chunks<2>(table, i, chunks, 0, false), u = reduce_chunks<2>(table, i, chunks, 1, false);
+  const auto sums = reduce_chunks<2>(table, i, chunks, false);
   if (threadIdx.x != 0) return;
-  squares[2 * i] = p;
-  squares[2 * i + 1] = u;
+  squares[2 * i] = sums.value[0];
+  squares[2 * i + 1] = sums.value[1];
 }
 
 template <class C, class P, class G>
@@ -121,7 +113,6 @@ void run_moments(const Context& ctx, double* squares, const LambMoments& l, cons
   Workspace memory;
   if (squares != nullptr) memory = ctx.workspace(static_cast<std::size_t>(chunks) * 2 * sizeof(double));
   double* sums = memory.as<double>();
-  Decays decays;
   auto filler = make_filler<moment_list::kCount>(kChunk, [&](const Table<moment_list::kCount>& table, int first) {
     const LambMomentsOp<C, P, G> op{.rule = rule,
                                     .values = StepValues<C>(device, o.in, o.lr),
@@ -129,8 +120,7 @@ void run_moments(const Context& ctx, double* squares, const LambMoments& l, cons
                                     .p_type = l.params[0].dtype,
                                     .g_type = l.grads[0].dtype,
                                     .u_type = dtype_of_list(l.updates),
-                                    .chunks = sums,
-                                    .decays = decays};
+                                    .chunks = sums};
     launch_each(ctx, table, op, name);
     if (squares == nullptr) return;
     sum_squares<<<static_cast<unsigned>(table.count), kReduceThreads, 0, stream_of(ctx)>>>(table, sums,
@@ -140,20 +130,11 @@ void run_moments(const Context& ctx, double* squares, const LambMoments& l, cons
   });
   for (std::size_t i = 0; i < l.params.size(); ++i) {
     const double decay = l.weight_decay.empty() ? o.weight_decay : l.weight_decay[i];
-    const double* end = decays.value + decays.size;
-    auto tag = std::find(decays.value, decays.value + decays.size, decay) - decays.value;
-    if (decays.value + tag == end) {
-      if (decays.size == Decays::kCapacity) {
-        filler.flush();
-        decays.size = 0;
-      }
-      tag = decays.size++;
-      decays.value[tag] = decay;
-    }
-    filler.add({l.params[i].data, l.exp_avg[i].data, l.exp_avg_sq[i].data, l.grads[i].data, data_at(l.updates, i)},
+    filler.add({l.params[i].data, l.exp_avg[i].data, l.exp_avg_sq[i].data, l.grads[i].data, data_at(l.updates, i),
+                std::bit_cast<const void*>(decay)},
                {size_of(l.params[i].dtype), sizeof(C), sizeof(C), size_of(l.grads[i].dtype),
-                size_of(dtype_of_list(l.updates))},
-               l.params[i].numel(), static_cast<unsigned>(tag));
+                size_of(dtype_of_list(l.updates)), 0},
+               l.params[i].numel(), 0);
   }
   filler.flush();
 }
@@ -177,7 +158,7 @@ void moments(const Context& ctx, double* squares, const LambMoments& l, const La
 /// second list.
 template <class C, class P, bool kFormed>
 struct LambApplyOp {
-  static constexpr int kBlocks = 3;
+  static constexpr int kBlocks = std::is_same_v<C, double> ? 2 : 3;
 
   optimizer::Lamb<C> rule;
   StepValues<C> values;
@@ -224,7 +205,7 @@ struct LambApplyOp {
       const C p = item.p.template get<C>(e, p_type);
       C u = item.m.template get<C>(e, u_type);
       if constexpr (kFormed) u = rule.update(p, u, item.v.x.v[e], rule.weight_decay, corrections);
-      updated[e] = p - ratio * u;
+      updated[e] = optimizer::plus_product(p, -ratio, u);
     }
     put_any<P>(updated, params, at, p_type);
     if (copies != nullptr) put_any<void>(updated, copies, at, copy_type);

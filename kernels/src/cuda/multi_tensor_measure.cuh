@@ -9,7 +9,7 @@
 
 namespace apex::kernels::cuda::multi_tensor {
 
-constexpr int kReduceThreads = 256;
+constexpr int kReduceThreads = 512;
 
 __device__ __forceinline__ double larger(double a, double b) { return b > a || isnan(b) ? b : a; }
 
@@ -29,16 +29,24 @@ __device__ __forceinline__ double block_reduce(double value, bool largest) {
   return best;
 }
 
-/// What K values of its chunks come to for tensor i of the table: value k by this block.
+/// What the chunks of tensor i of the table come to, K values each, by this block; every thread gets them.
+template <int K>
+struct Reduced {
+  double value[K] = {};
+};
 template <int K, int kLists>
-__device__ __forceinline__ double reduce_chunks(const Table<kLists>& table, int i, const double* chunks, int k,
-                                                bool largest) {
-  double own = 0;
+__device__ __forceinline__ Reduced<K> reduce_chunks(const Table<kLists>& table, int i, const double* chunks,
+                                                    bool largest) {
+  Reduced<K> own;
+#pragma unroll 4
   for (unsigned at = table.start[i] + threadIdx.x; at < table.start[i + 1]; at += kReduceThreads) {
-    const double value = chunks[std::int64_t{at} * K + k];
-    own = largest ? larger(own, value) : own + value;
+    const auto read = fetch<K, double>(chunks, std::int64_t{at} * K);
+#pragma unroll
+    for (int k = 0; k < K; ++k) own.value[k] = largest ? larger(own.value[k], read.v[k]) : own.value[k] + read.v[k];
   }
-  return block_reduce<kReduceThreads>(own, largest);
+#pragma unroll
+  for (int k = 0; k < K; ++k) own.value[k] = block_reduce<kReduceThreads>(own.value[k], largest);
+  return own;
 }
 
 /// Measures x * scale; where there is an output, stores x * out_scale.

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kReduceThreads)
     finish_tensors(const __grid_constant__ Table<2> table, const Finish<A> f, int first) {
   const int i = static_cast<int>(blockIdx.x), at = first + i;
   const bool skipped = f.is_skipped();
-  const double measure = skipped ? 0.0 : reduce_chunks<1>(table, i, f.chunks, 0, f.largest);
+  const double measure = skipped ? 0.0 : reduce_chunks<1>(table, i, f.chunks, f.largest).value[0];
   if (threadIdx.x != 0) return;
   f.tensors[at] = measure;
   if (f.per_tensor == nullptr) return;

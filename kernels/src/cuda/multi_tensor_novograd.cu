@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kReduceThreads)
                 const OnDevice device, const typename Counted<C>::Given counted) {
   if (device.stops()) return;
   const int i = static_cast<int>(blockIdx.x);
-  const double measure = reduce_chunks<1>(table, i, chunks, 0, rule.inf);
+  const double measure = reduce_chunks<1>(table, i, chunks, rule.inf).value[0];
   if (threadIdx.x != 0) return;
   C* kept = static_cast<C*>(table.data[1][i]);
   *kept = rule.blend(*kept, static_cast<C>(rule.inf ? measure : sqrt(measure)), counted.is_first(i));
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kReduceThreads)
 /// P, G: types of params and grads; void: see the types at hand.
 template <class C, class P, class G>
 struct NovoGradOp {
-  static constexpr int kBlocks = 3;
+  static constexpr int kBlocks = std::is_same_v<C, double> ? 2 : 3;
 
   optimizer::NovoGrad<C> rule;
   StepValues<C> values;

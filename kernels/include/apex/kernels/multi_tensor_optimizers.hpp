@@ -106,7 +106,8 @@ struct NovoGradOptions {
   NormType norm_type = NormType::l2;
   bool bias_correction = true, grad_averaging = true;
   bool reg_inside_moment = false;
-  bool init_zero = false;  ///< the kept norm starts at 0 instead of at the first gradient's norm
+  bool init_zero = false;    ///< the kept norm starts at 0 instead of at the first gradient's norm
+  bool norms_given = false;  ///< it starts at what `norms` holds, before the first update too
   std::int64_t step = 0;
 };
 
@@ -115,7 +116,7 @@ struct NovoGradOptions {
 /// d = s / sqrt(1 - b2^t) + eps, b3 = grad_averaging ? c1 : 1:
 ///   reg_inside_moment: m = b1 m + b3 (g / d + wd p);  p -= lr m / bc1
 ///   else:              m = b1 m + b3 g;               p -= lr ((m / bc1) / d + wd p)
-/// With init_zero s starts at 0 whatever `norms` holds; so it does at n without. A flag leaves `norms` alone, too.
+/// What `norms` holds before the first update does not matter, unless norms_given.
 /// @param norms  s, one element for each tensor, f32 (f64 for f64), updated
 void multi_tensor_novograd(const Context& ctx, std::span<const View> params, std::span<const View> exp_avg,
                            std::span<const View> norms, std::span<const View> copies, std::span<const ConstView> grads,
