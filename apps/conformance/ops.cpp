@@ -6,6 +6,9 @@ namespace apex::conformance {
 
 const std::vector<Op>& ops() {
   static const std::vector<Op> all = {
+      {"adagrad", {DType::f32, DType::f64}, run_adagrad},
+      {"adam", {DType::f32, DType::f64}, run_adam},
+      {"lamb", {DType::f32, DType::f64}, run_lamb},
       {"multi_tensor_axpby", {DType::f32}, run_multi_tensor_axpby},
       {"multi_tensor_l2norm", {DType::f32}, run_multi_tensor_l2norm},
       {"multi_tensor_scale", {DType::f32}, run_multi_tensor_scale},
