@@ -130,13 +130,13 @@ int collectives(int argc, char** argv) {
 }
 
 int step(int argc, char** argv, std::chrono::steady_clock::time_point started) {
-  std::string arch = "resnet20", device = "cpu", dtype = "f32";
+  std::string arch = "resnet20", device = "cpu", dtype = "f32", optimizer = "sgd";
   std::int64_t image = 0, batch = 0, channels = 0, classes = 0, threads = omp_get_max_threads(), rounds = 5, steps = 0;
   std::int64_t count_syncs = 0;
   double loss_scale = 0;
   bool channels_first = false;
   bench::StepOptions options;
-  OptionSet set("apex_bench step", "Times a whole training step: forward, loss, backward, SGD with momentum.");
+  OptionSet set("apex_bench step", "Times a whole training step: forward, loss, backward, optimizer.");
   set.text("arch,a", arch, "resnet20, resnet18, resnet34 or resnet50");
   set.integer("image-size", image, "side of the input; 0: 28 for resnet20, else 224", 0, 4096);
   set.integer("batch-size,b", batch, "per rank; 0: 128 for resnet20, else 16, on CUDA 256", 0, 1 << 20);
@@ -145,6 +145,8 @@ int step(int argc, char** argv, std::chrono::steady_clock::time_point started) {
   set.integer("threads", threads, "CPU threads", 1, 4096);
   set.text("device", device, "cpu, cuda, cuda:N or auto");
   set.choice("dtype", dtype, {"f64", "f32", "f16", "bf16"}, "16 bits: with f32 masters, momentum and batch norm");
+  set.choice("optimizer", optimizer, {"sgd", "adam", "zero-adam"},
+             "with momentum; AdamW; AdamW spread over the ranks instead of DistributedDataParallel");
   set.number("loss-scale", loss_scale, "0: 1024 with f16, else 1", 0);
   set.flag("channels-first", channels_first, "NCHW instead of channels-last");
   set.flag("cuda-graph", options.cuda_graph, "launch the step as one CUDA graph");
@@ -170,6 +172,8 @@ int step(int argc, char** argv, std::chrono::steady_clock::time_point started) {
   c.batch = or_else(batch, small ? 128 : cuda ? 256 : 16);
   c.loss_scale = loss_scale > 0 ? loss_scale : c.dtype == apex::DType::f16 ? 1024 : 1;
   c.channels_last = !channels_first;
+  c.optimizer = optimizer;
+  if (!options.peer.empty() && optimizer != "sgd") throw UsageError("--peer steps by SGD; leave --optimizer out");
   if (options.cuda_graph && !cuda) throw UsageError("--cuda-graph takes --device cuda");
   if (!options.plan_cache.empty() && !cuda) throw UsageError("--plan-cache takes --device cuda");
   if (count_syncs > 0 && !cuda) throw UsageError("--count-syncs takes --device cuda");

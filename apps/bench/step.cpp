@@ -18,11 +18,13 @@
 
 #include "apex/autograd.hpp"
 #include "apex/collectives/session.hpp"
+#include "apex/contrib/optimizers/distributed_fused_adam.hpp"
 #include "apex/fp16_utils.hpp"
 #include "apex/kernels/backend.hpp"
 #include "apex/kernels/copy.hpp"
 #include "apex/models/resnet.hpp"
 #include "apex/nn/functional.hpp"
+#include "apex/optimizers/fused_adam.hpp"
 #include "apex/optimizers/fused_sgd.hpp"
 #include "apex/parallel/distributed_data_parallel.hpp"
 #include "apex/random.hpp"
@@ -50,23 +52,20 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 class Step {
  public:
   Step(const StepCase& c, apex::dist::Session* session, bool cuda_graph)
-      : case_(c),
-        model_(make_model(c)),
-        optimizer_(model_->parameters(),
-                   {.lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4, .master_weights = apex::is_16bit(c.dtype)}) {
+      : case_(c), model_(make_model(c)), optimizer_(make_optimizer(c, *model_)) {
     const auto format = c.channels_last ? apex::MemoryFormat::channels_last : apex::MemoryFormat::contiguous;
     x_ = uniform({c.batch, c.channels, c.image, c.image}, c.dtype, c.device,
                  1 + static_cast<std::uint64_t>(session == nullptr ? 0 : session->rank()), -1.7, 1.7, format);
     labels_ = labels(c.batch, c.classes, c.device);
     loss_ = apex::zeros({1}, apex::accum_dtype(c.dtype), c.device);
     if (c.loss_scale != 1) inv_scale_ = apex::full({1}, 1 / c.loss_scale, apex::DType::f32, c.device);
-    if (session != nullptr && session->size() > 1)
+    if (session != nullptr && session->size() > 1 && c.optimizer != "zero-adam")
       ddp_ = std::make_unique<apex::parallel::DistributedDataParallel>(
           model_, session->world(), apex::parallel::DistributedDataParallelOptions{.bucket_cap_mb = 25});
     if (cuda_graph) {
       apex::train::StepGraphOptions options;
       options.written = [this] { return written(); };
-      options.recover = [this] { optimizer_.zero_grad(true); };
+      options.recover = [this] { optimizer_->zero_grad(true); };
       if (session != nullptr)
         options.launched = [device = c.device](std::int64_t launch) {
           apex::dist::watch(apex::Context::current(device), apex::concat("graph step ", launch));
@@ -117,26 +116,45 @@ class Step {
     return model;
   }
 
+  static std::unique_ptr<apex::optimizers::Optimizer> make_optimizer(const StepCase& c, const apex::nn::Module& model) {
+    const bool masters = apex::is_16bit(c.dtype);
+    if (c.optimizer == "adam")
+      return std::make_unique<apex::optimizers::FusedAdam>(
+          model.parameters(),
+          apex::optimizers::AdamOptions{.lr = 1e-3, .weight_decay = 1e-2, .master_weights = masters});
+    if (c.optimizer == "zero-adam")
+      return std::make_unique<apex::contrib::optimizers::DistributedFusedAdam>(
+          model.parameters(), apex::contrib::optimizers::DistributedFusedAdamOptions{
+                                  .lr = 1e-3, .weight_decay = 1e-2, .sharding = {.bucket_cap_mb = 25}});
+    return std::make_unique<apex::optimizers::FusedSGD>(
+        model.parameters(),
+        apex::optimizers::SGDOptions{.lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4, .master_weights = masters});
+  }
+
   void body() {
     const Tensor logits = ddp_ ? (*ddp_)(x_) : (*model_)(x_);
     const Tensor loss = functional::cross_entropy(logits, labels_);
     apex::backward(inv_scale_ ? functional::scale(loss, case_.loss_scale) : loss);
-    optimizer_.step(apex::optimizers::StepScaling{.inv_scale = inv_scale_});
+    optimizer_->step(apex::optimizers::StepScaling{.inv_scale = inv_scale_});
     apex::kernels::copy(loss_.context(), loss_.view(), apex::ConstView(loss.view()));
-    optimizer_.zero_grad(true);
+    optimizer_->zero_grad(true);
   }
 
   std::vector<Tensor> written() const {
     std::vector<Tensor> out = model_->parameters();
     for (const Tensor& t : model_->buffers()) out.push_back(t);
-    optimizer_.for_each_state([&](const Tensor&, const std::string&, const Tensor& value) { out.push_back(value); });
+    if (optimizer_->in_parts()) {  // nobody else sees parts
+      out.push_back(loss_);
+      return out;
+    }
+    optimizer_->for_each_state([&](const Tensor&, const std::string&, const Tensor& value) { out.push_back(value); });
     out.push_back(loss_);
     return out;
   }
 
   StepCase case_;
   std::shared_ptr<apex::nn::Module> model_;
-  apex::optimizers::FusedSGD optimizer_;
+  std::unique_ptr<apex::optimizers::Optimizer> optimizer_;
   std::unique_ptr<apex::parallel::DistributedDataParallel> ddp_;
   std::unique_ptr<apex::train::StepGraph> graph_;
   Tensor x_, labels_, loss_, inv_scale_;
@@ -252,7 +270,8 @@ void check_graph(const Step& step) {
 
 std::string shape_of(const StepCase& c, int ranks) {
   return apex::concat(c.arch, ' ', c.channels, 'x', c.image, 'x', c.image, " batch ", c.batch,
-                      ranks > 1 ? apex::concat(" x ", ranks, " ranks") : std::string(), ' ', c.dtype);
+                      ranks > 1 ? apex::concat(" x ", ranks, " ranks") : std::string(), ' ', c.dtype,
+                      c.optimizer == "sgd" ? "" : " " + c.optimizer);
 }
 
 void print(const StepCase& c, const StepOptions& o, const Result& r, const Step& step, int ranks,

@@ -10,7 +10,7 @@
 
 namespace bench {
 
-/// A step to be timed: forward, cross entropy, backward and SGD with momentum on one fixed batch.
+/// A step to be timed: forward, cross entropy, backward and an optimizer's step on one fixed batch.
 struct StepCase {
   std::string arch = "resnet20";
   int image = 28;
@@ -21,6 +21,9 @@ struct StepCase {
   apex::Device device{};
   apex::DType dtype = apex::DType::f32;  ///< 16 bits: f32 masters, momentum and batch norm
   double loss_scale = 1;
+  /// sgd (with momentum), adam (AdamW), or zero-adam: the same spread over the ranks, instead of
+  /// DistributedDataParallel.
+  std::string optimizer = "sgd";
   bool channels_last = true;
 };
 

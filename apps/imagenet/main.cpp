@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <iomanip>
 #include <iostream>
+#include <optional>
 #include <sstream>
 
 #include "apex/checkpoint.hpp"
@@ -109,8 +110,12 @@ int train(const Options& options, std::vector<apex::train::EffectiveOption> conf
 
   const std::int64_t global_batch = batch_size * session.size() * o.accumulate;
   Recipe recipe(*model, options, narrow);
-  apex::parallel::DistributedDataParallel ddp(model, session.world(), apex::train::ddp_options(o));
-  apex::train::Classifier task(model, [&ddp](const apex::Tensor& x) { return ddp(x); },
+  std::optional<apex::parallel::DistributedDataParallel> ddp;
+  if (recipe.sharded() != nullptr)
+    apex::parallel::broadcast_buffers(*model, session.world());
+  else
+    ddp.emplace(model, session.world(), apex::train::ddp_options(o));
+  apex::train::Classifier task(model, [&](const apex::Tensor& x) { return ddp ? (*ddp)(x) : (*model)(x); },
                                {.mean = data.sets.normalization.mean,
                                 .stddev = data.sets.normalization.stddev,
                                 .label_smoothing = options.label_smoothing,
@@ -140,7 +145,8 @@ int train(const Options& options, std::vector<apex::train::EffectiveOption> conf
                                 .arch = options.arch,
                                 .model = model,
                                 .optimizer = recipe.optimizer(),
-                                .ddp = ddp,
+                                .ddp = ddp ? &*ddp : nullptr,
+                                .sharded = recipe.sharded(),
                                 .schedule = make_schedule(options, global_batch),
                                 .task = task,
                                 .train = *train_set,

@@ -24,8 +24,11 @@ void declare(apex::train::OptionSet& set, Options& o) {
   set.flag("contiguous", o.contiguous, "NCHW activations");
 
   set.heading("Recipe");
-  set.choice("optimizer", o.optimizer, {"sgd", "adam", "adamw", "lamb", "novograd", "adagrad", "larc-sgd"},
-             "the optimizer; adam adds weight decay to the gradient, adamw keeps it apart");
+  set.choice(
+      "optimizer", o.optimizer,
+      {"sgd", "adam", "adamw", "lamb", "novograd", "adagrad", "larc-sgd", "zero-adam", "zero-adamw", "zero-lamb"},
+      "the optimizer; adam adds weight decay to the gradient, adamw keeps it apart; zero-*: the same with state "
+      "and update spread over the ranks");
   set.flag("nesterov", o.nesterov, "Nesterov momentum (sgd, larc-sgd)");
   set.number("beta1", o.beta1, "decay of the first moment (adam, adamw, lamb, novograd)", 0, 1);
   set.number("beta2", o.beta2, "decay of the second moment (the same)", 0, 1);
@@ -33,7 +36,8 @@ void declare(apex::train::OptionSet& set, Options& o) {
   set.flag("no-bias-correction", o.no_bias_correction, "moments as they are (adam, adamw, lamb, novograd)");
   set.number("trust-coefficient", o.trust_coefficient, "of layer-wise rate control (larc-sgd)", 0);
   set.number("clip-grad", o.clip_grad,
-             "largest 2-norm of all gradients together; 0: no clipping; -1: 1 for lamb, no clipping for the others",
+             "largest 2-norm of all gradients together; 0: no clipping; -1: 1 for lamb and zero-lamb, no clipping for "
+             "the others",
              -1);
   set.choice("lr-schedule", o.lr_schedule, apex::schedules::list(), "learning rate over time");
   set.number("warmup-epochs", o.warmup_epochs,
@@ -60,15 +64,18 @@ namespace {
 
 /// An option that the chosen optimizer has not would be passed over in silence.
 void check_optimizer(const apex::train::OptionSet& set, const Options& o) {
-  const std::vector<std::string> momentum = {"sgd", "larc-sgd"}, moments = {"adam", "adamw", "lamb", "novograd"};
-  const std::vector<std::pair<std::string, std::vector<std::string>>> users = {
-      {"momentum", momentum},
-      {"nesterov", momentum},
-      {"beta1", moments},
-      {"beta2", moments},
-      {"no-bias-correction", moments},
-      {"eps", {"adam", "adamw", "lamb", "novograd", "adagrad", "larc-sgd"}},
-      {"trust-coefficient", {"larc-sgd"}}};
+  const std::vector<std::string> momentum = {"sgd", "larc-sgd"},
+                                 moments = {"adam",      "adamw",      "lamb",     "novograd",
+                                            "zero-adam", "zero-adamw", "zero-lamb"};
+  std::vector<std::string> with_eps = moments;
+  with_eps.insert(with_eps.end(), {"adagrad", "larc-sgd"});
+  const std::vector<std::pair<std::string, std::vector<std::string>>> users = {{"momentum", momentum},
+                                                                               {"nesterov", momentum},
+                                                                               {"beta1", moments},
+                                                                               {"beta2", moments},
+                                                                               {"no-bias-correction", moments},
+                                                                               {"eps", with_eps},
+                                                                               {"trust-coefficient", {"larc-sgd"}}};
   for (const auto& [option, optimizers] : users) {
     if (!set.was_given(option) || std::find(optimizers.begin(), optimizers.end(), o.optimizer) != optimizers.end())
       continue;

@@ -3,6 +3,8 @@
 #include "recipe.hpp"
 
 #include "apex/contrib/clip_grad.hpp"
+#include "apex/contrib/optimizers/distributed_fused_adam.hpp"
+#include "apex/contrib/optimizers/distributed_fused_lamb.hpp"
 #include "apex/optimizers/fused_adagrad.hpp"
 #include "apex/optimizers/fused_adam.hpp"
 #include "apex/optimizers/fused_lamb.hpp"
@@ -22,7 +24,36 @@ std::vector<optim::ParamGroup> parameter_groups(const apex::nn::Module& model, c
   return {decayed, plain};
 }
 
+namespace sharded = apex::contrib::optimizers;
+
 double eps_of(const Options& o, double own) { return o.eps >= 0 ? o.eps : own; }
+
+std::unique_ptr<sharded::ShardedOptimizer> make_sharded(std::vector<optim::ParamGroup> groups, const Options& o) {
+  const auto& train = o.train;
+  const sharded::ShardingOptions spread{.bucket_cap_mb = train.bucket_cap_mb};
+  if (o.optimizer == "zero-lamb") {
+    const optim::LambOptions own;
+    return std::make_unique<sharded::DistributedFusedLAMB>(
+        std::move(groups),
+        sharded::DistributedFusedLAMBOptions{.lr = train.lr,
+                                             .bias_correction = !o.no_bias_correction,
+                                             .beta1 = o.beta1,
+                                             .beta2 = o.beta2,
+                                             .eps = eps_of(o, own.eps),
+                                             .weight_decay = train.weight_decay,
+                                             .max_grad_norm = o.clip_grad >= 0 ? o.clip_grad : own.max_grad_norm,
+                                             .sharding = spread});
+  }
+  return std::make_unique<sharded::DistributedFusedAdam>(
+      std::move(groups), sharded::DistributedFusedAdamOptions{.lr = train.lr,
+                                                              .bias_correction = !o.no_bias_correction,
+                                                              .beta1 = o.beta1,
+                                                              .beta2 = o.beta2,
+                                                              .eps = eps_of(o, optim::AdamOptions{}.eps),
+                                                              .adam_w_mode = o.optimizer == "zero-adamw",
+                                                              .weight_decay = train.weight_decay,
+                                                              .sharding = spread});
+}
 
 std::unique_ptr<optim::Optimizer> make_optimizer(std::vector<optim::ParamGroup> groups, const Options& o,
                                                  bool masters) {
@@ -73,8 +104,15 @@ std::unique_ptr<optim::Optimizer> make_optimizer(std::vector<optim::ParamGroup> 
 
 }  // namespace
 
-Recipe::Recipe(const apex::nn::Module& model, const Options& options, bool masters)
-    : optimizer_(make_optimizer(parameter_groups(model, options), options, masters)) {
+Recipe::Recipe(const apex::nn::Module& model, const Options& options, bool masters) {
+  if (options.optimizer.starts_with("zero-")) {
+    auto spread = make_sharded(parameter_groups(model, options), options);
+    sharded_ = spread.get();
+    optimizer_ = std::move(spread);
+    if (options.optimizer != "zero-lamb") most_ = options.clip_grad;
+    return;
+  }
+  optimizer_ = make_optimizer(parameter_groups(model, options), options, masters);
   if (options.optimizer == "larc-sgd")
     larc_ = std::make_unique<apex::parallel::LARC>(
         *optimizer_, apex::parallel::LARCOptions{.trust_coefficient = options.trust_coefficient,
@@ -85,6 +123,10 @@ Recipe::Recipe(const apex::nn::Module& model, const Options& options, bool maste
 }
 
 void Recipe::step(const apex::optimizers::StepScaling& scaling) {
+  if (sharded_ != nullptr && most_ > 0) {
+    if (scaling.inv_scale.defined()) sharded_->unscale_grads(scaling.inv_scale);
+    sharded_->clip_grad_norm(most_);
+  }
   if (!clipped_.empty()) apex::contrib::clip_grad::clip_grad_norm_(clipped_, most_);
   if (larc_)
     larc_->step(scaling);

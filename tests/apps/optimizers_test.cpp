@@ -88,6 +88,20 @@ INSTANTIATE_TEST_SUITE_P(
                       {"--lr", "0.2", "--no-bias-correction"},
                       {"exp_avg", "norm", "step"}},
         OptimizerCase{"adagrad", "FusedAdagrad", "f32", 1, {"--lr", "0.2", "--clip-grad", "0.5"}, {"sum"}},
+        OptimizerCase{"zero-adam",
+                      "FusedAdam",
+                      "f32",
+                      2,
+                      {"--lr", "0.05", "--clip-grad", "5", "--bucket-cap-mb", "0.01"},
+                      {"exp_avg", "exp_avg_sq", "step"}},
+        OptimizerCase{"zero-adamw",
+                      "FusedAdam",
+                      "bf16",
+                      3,
+                      {"--lr", "0.05", "--wd", "0.1"},
+                      {"exp_avg", "exp_avg_sq", "master", "step"}},
+        OptimizerCase{
+            "zero-lamb", "FusedLAMB", "f32", 2, {"--lr", "0.2", "--wd", "0.01"}, {"exp_avg", "exp_avg_sq", "step"}},
         OptimizerCase{"larc-sgd",
                       "FusedSGD",
                       "f16",
@@ -117,6 +131,30 @@ TEST(Optimizers, ACheckpointOfAnotherOneIsRefusedInOneLine) {
   ASSERT_EQ(mode.finish().code(), 0) << mode.output();
   EXPECT_TRUE(mode.says("adam_w_mode is ")) << mode.output();
   EXPECT_TRUE(mode.says("beta1 is 0.8 here, not 0.9")) << mode.output();
+}
+
+TEST(Optimizers, AdamAndZeroAdamGoOnFromEachOther) {
+  const TemporaryFolder folder;
+  const auto run = [&](const char* name, const char* optimizer, const char* steps) {
+    return tiny(folder.path() / name, {"--synthetic-size", "96", "-b", "6", "--epochs", "2", "-j", "1", "--lr", "0.05",
+                                       "--resume", "auto", "--optimizer", optimizer, "--max-steps", steps});
+  };
+  TrainRun whole(2, run("whole", "adam", "12"));
+  ASSERT_EQ(whole.finish().code(), 0) << whole.output();
+  const char* steps[] = {"4", "8", "12"};
+  const char* optimizers[] = {"adam", "zero-adam", "adam"};
+  for (int i = 0; i < 3; ++i) {
+    TrainRun part(2, run("parts", optimizers[i], steps[i]));
+    ASSERT_EQ(part.finish().code(), 0) << part.output();
+  }
+  // Two numbers have one sum, and one half of it: not a bit differs.
+  EXPECT_EQ(losses(folder.path() / "whole" / "metrics.jsonl"), losses(folder.path() / "parts" / "metrics.jsonl"));
+  const io::CheckpointFile a(newest(folder.path() / "whole")), b(newest(folder.path() / "parts"));
+  for (const auto& [name, info] : a.datasets())
+    if (name.starts_with("model/") || name.starts_with("optimizer/")) {
+      ASSERT_TRUE(b.has_dataset(name)) << name;
+      EXPECT_EQ(info.xxh64, b.datasets().at(name).xxh64) << name;
+    }
 }
 
 TEST(Optimizers, OptionsThatTheOptimizerHasNot) {

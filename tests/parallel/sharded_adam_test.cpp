@@ -438,6 +438,69 @@ TEST(Sharded, AParameterWithoutGradientCountsAsZero) {
   EXPECT_EQ(test::to_f64(r), std::vector<double>{1});
 }
 
+TEST(Sharded, ModelsOfSeveralTypes) {
+  const auto make = [] {
+    return std::vector<Tensor>{test::parameter(
+                                   {40, 9}, [](auto i) { return static_cast<double>(i % 7) / 8; }, DType::bf16),
+                               test::parameter({50}, [](auto i) { return static_cast<double>(i % 5) / 8; }),
+                               test::parameter(
+                                   {3, 3}, [](auto) { return 0.5; }, DType::f16)};
+  };
+  const auto params = make(), plain_params = make();
+  for (const bool overlap : {false, true}) {
+    test::DistributedFusedAdamOptions options{.lr = 0.01, .weight_decay = 0.1};
+    options.sharding.bucket_cap_mb = kSmallCap;
+    options.sharding.overlap_param_sync = overlap;
+    for (std::size_t k = 0; k < params.size(); ++k) {
+      NoGradGuard no_grad;
+      copy_(plain_params[k], params[k]);
+    }
+    test::DistributedFusedAdam optimizer(params, options);
+    FusedAdam plain(plain_params, {.lr = 0.01, .weight_decay = 0.1, .master_weights = true});
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      give_gradients(params, step);
+      optimizer.step();
+      for (std::size_t k = 0; k < plain_params.size(); ++k)
+        set_grad(plain_params[k], f32_gradient(plain_params[k], [&](auto i) { return mean_at(i, k, step); }));
+      plain.step();
+    }
+    optimizer.param_sync();
+    for (std::size_t k = 0; k < params.size(); ++k)
+      EXPECT_EQ(test::to_f64(params[k]), test::to_f64(plain_params[k])) << k;
+  }
+}
+
+TEST(Sharded, FrozenParametersAreLeftAlone) {
+  using S = test::ShardingOptions;
+  for (const auto& change : std::vector<std::function<void(S&)>>{[](S&) {}, [](S& s) { s.store_params = false; },
+                                                                 [](S& s) { s.contiguous_param_buffer = true; },
+                                                                 [](S& s) { s.param_sync_dtype = DType::bf16; }}) {
+    const Tensor p = test::parameter({70}, [](auto) { return 1.0; }),
+                 frozen = test::parameter({70}, [](auto) { return 2.001; });
+    test::DistributedFusedAdamOptions options{.lr = 0.125, .weight_decay = 0.5};
+    change(options.sharding);
+    test::DistributedFusedAdam optimizer({frozen, p}, options);
+    set_requires_grad(frozen, false);
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      test::run_backward({{p, test::gradient_of(p, [](auto) { return 1.0; })}});
+      optimizer.step();
+    }
+    EXPECT_EQ(test::floats(frozen), std::vector<float>(70, 2.001F)) << "not even rounded";
+    EXPECT_LT(test::to_f64(p)[69], 0.8);
+    EXPECT_EQ(optimizer.state_dict().state[0].size(), 0u);
+    set_requires_grad(frozen);
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      test::run_backward({{p, test::gradient_of(p, [](auto) { return 1.0; })},
+                          {frozen, test::gradient_of(frozen, [](auto) { return 1.0; })}});
+      optimizer.step();
+    }
+    EXPECT_LT(test::to_f64(frozen)[69], 1.8);
+  }
+}
+
 TEST(Sharded, ARankWithoutAnyGradientTakesPart) {
   const Tensor p = test::listed({1, 1, 1});
   test::DistributedFusedAdam optimizer({p}, {.lr = 0.1});

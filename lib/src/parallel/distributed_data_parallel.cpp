@@ -443,6 +443,12 @@ void DistributedDataParallel::broadcast_buffers() {
   for (const Tensor& b : buffers) b.raise_version();
 }
 
+void broadcast_buffers(const nn::Module& module, const dist::ProcessGroup& group) {
+  const auto buffers = module.buffers();
+  detail::broadcast_coalesced(buffers, 0, ddp_channel(group), "buffers");
+  for (const Tensor& b : buffers) b.raise_version();
+}
+
 Tensor DistributedDataParallel::forward(const Tensor& x) {
   return run([&] { return std::vector<Tensor>{module_->forward(x)}; }).front();
 }

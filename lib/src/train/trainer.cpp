@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apex/autograd.hpp"
+#include "apex/contrib/optimizers/sharded_optimizer.hpp"
 #include "apex/parallel/distributed_data_parallel.hpp"
 #include "apex/tensor_ops.hpp"
 #include "apex/train/plan_cache.hpp"
@@ -81,10 +82,19 @@ std::vector<Tensor> Trainer::written() const {
   auto out = parts_.model->parameters();
   const auto buffers = parts_.model->buffers();
   out.insert(out.end(), buffers.begin(), buffers.end());
-  parts_.optimizer.for_each_state(
-      [&](const Tensor&, const std::string&, const Tensor& value) { out.push_back(value); });
+  if (!parts_.optimizer.in_parts())  // nobody else sees parts
+    parts_.optimizer.for_each_state(
+        [&](const Tensor&, const std::string&, const Tensor& value) { out.push_back(value); });
   out.push_back(step_sums_);
   return out;
+}
+
+/// Every rank validates, and writes, the same running statistics.
+void Trainer::broadcast_buffers() {
+  if (parts_.ddp != nullptr)
+    parts_.ddp->broadcast_buffers();
+  else
+    parallel::broadcast_buffers(*parts_.model, parts_.session.world());
 }
 
 double Trainer::waited() const { return parts_.session.statistics().exposed_s; }
@@ -143,7 +153,9 @@ void Trainer::work(const std::function<io::Batch(std::int64_t)>& batch) {
   for (std::int64_t m = 0; m < micro_steps; ++m) {
     const io::Batch now = batch(m);
     std::optional<parallel::DistributedDataParallel::NoSync> no_sync;
-    if (m + 1 < micro_steps) no_sync.emplace(parts_.ddp.no_sync());
+    std::optional<contrib::optimizers::ShardedOptimizer::NoSync> stays;
+    if (m + 1 < micro_steps && parts_.ddp != nullptr) no_sync.emplace(parts_.ddp->no_sync());
+    if (m + 1 < micro_steps && parts_.sharded != nullptr) stays.emplace(parts_.sharded->no_sync());
     parts_.task.train_step(now, 1.0 / static_cast<double>(micro_steps), step_sums_);
   }
   if (parts_.step)
@@ -303,7 +315,8 @@ Trainer::End Trainer::finish_epoch() {
 std::optional<Reporter::Validation> Trainer::validate() {
   const auto start = std::chrono::steady_clock::now();
   auto& loader = *parts_.validation;
-  parts_.ddp.broadcast_buffers();
+  parts_.optimizer.synchronize();
+  broadcast_buffers();
   parts_.task.set_training(false);
   reporter_->start_validation();
   LaggedSums sums(parts_.session.world(), device());

@@ -86,7 +86,8 @@ void Trainer::save(bool best, Need need) {
   static_cast<void>(settle());  // the last step is reported before; a wish to stop is still there at the next push
   const auto start = std::chrono::steady_clock::now();
   const auto& o = parts_.options;
-  parts_.ddp.broadcast_buffers();  // one model goes into the file, and it is the one that was validated
+  parts_.optimizer.synchronize();
+  broadcast_buffers();  // one model goes into the file, and it is the one that was validated
   const std::string bad = first_non_finite(*parts_.model);
   parts_.session.world().agree(
       bad.empty(),
@@ -216,9 +217,12 @@ parallel::BucketPlan plan_of(const checkpoint::Section& section) {
   return parallel::BucketPlan::decode({code, static_cast<std::size_t>(values.numel())});
 }
 
-checkpoint::Section Trainer::ddp_section() const { return plan_section(parts_.ddp.bucket_plan()); }
+checkpoint::Section Trainer::ddp_section() const {
+  return plan_section(parts_.ddp ? parts_.ddp->bucket_plan() : parallel::BucketPlan{});
+}
 
 void Trainer::restore_ddp(const checkpoint::Section& section) {
+  if (parts_.ddp == nullptr) return;
   const auto plan = plan_of(section);
   if (!plan.empty() && !parts_.ddp.restore_bucket_plan(plan) && parts_.session.rank() == 0)
     log_warning("the bucket plan of the checkpoint does not fit this model's gradients: sums may differ in order");

@@ -150,4 +150,8 @@ class DistributedDataParallel : public nn::Module {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Gives all ranks of the group (null: the world) the first rank's buffers, as
+/// DistributedDataParallel::broadcast_buffers does, for a module that is not wrapped in one. Collective.
+void broadcast_buffers(const nn::Module& module, const dist::ProcessGroup& group = {});
+
 }  // namespace apex::parallel

@@ -25,6 +25,9 @@
 #include "apex/train/step_graph.hpp"
 #include "apex/train/task.hpp"
 
+namespace apex::contrib::optimizers {
+class ShardedOptimizer;
+}
 namespace apex::parallel {
 class DistributedDataParallel;
 }
@@ -44,7 +47,8 @@ struct TrainerParts {
   std::string arch;  ///< stored, and compared on resume
   std::shared_ptr<nn::Module> model;
   optimizers::Optimizer& optimizer;
-  parallel::DistributedDataParallel& ddp;
+  parallel::DistributedDataParallel* ddp = nullptr;          ///< what adds gradients over ranks: this,
+  contrib::optimizers::ShardedOptimizer* sharded = nullptr;  ///< or the optimizer itself, which this is then
   schedules::Schedule schedule;
   Task& task;
   io::Loader& train;
@@ -108,6 +112,7 @@ class Trainer {
   bool checkpoint_due_at_step() const;
   enum class Need { this_one, any };  ///< whether the run can do without this checkpoint
   void save(bool best, Need need);
+  void broadcast_buffers();
   checkpoint::Section ddp_section() const;
   void restore_ddp(const checkpoint::Section& section);
   /// Counts this start; gives up at the third in a row from the same step.

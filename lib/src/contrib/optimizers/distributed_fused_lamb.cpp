@@ -35,8 +35,8 @@ ShardingOptions sharding_of(const DistributedFusedLAMBOptions& o) {
   if (s.store_param_remainders) refuse("store_param_remainders is not supported");
   if (o.e5m2_allgather && (!s.store_params || s.contiguous_param_buffer))
     refuse("e5m2_allgather needs store_params and no contiguous_param_buffer");
-  if (o.skip_allgather && (s.overlap_param_sync || s.contiguous_param_buffer))
-    refuse("skip_allgather leaves nothing to overlap_param_sync and contiguous_param_buffer");
+  if (o.skip_allgather && (s.overlap_param_sync || s.contiguous_param_buffer || !s.store_params))
+    refuse("skip_allgather needs store_params, and neither overlap_param_sync nor contiguous_param_buffer");
   if (std::isnan(o.max_grad_norm)) refuse("max_grad_norm is NaN");
   if (o.amsgrad) fail(Kind::unsupported, concat(kName, ": amsgrad true: there is no AMSGrad variant; leave it out"));
   if (!o.clip_after_ar) s.overlap_grad_sync = false;

@@ -334,7 +334,6 @@ void ShardedOptimizer::parameters_loaded() {
       if (i.locals[l].param == p) others.push_back(l);
   }
   i.read_params(others);
-  i.found_inf = Tensor();
   if (any) i.publish();
 }
 
@@ -360,7 +359,9 @@ void ShardedOptimizer::Impl::publish() {
     }
   }
   if (wire.e5m2) encode_own();
-  gather(false);
+  unpack_frozen = true;
+  gather(false, never);
+  unpack_frozen = false;
 }
 
 void ShardedOptimizer::set_state(const Tensor& param, const std::string& key, const Tensor& value) {

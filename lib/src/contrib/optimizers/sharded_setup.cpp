@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <sstream>
 #include <utility>
 
@@ -261,6 +262,10 @@ ShardedOptimizer::ShardedOptimizer(apex::optimizers::HyperMap defaults, Sharding
 }
 
 ShardedOptimizer::~ShardedOptimizer() {
+  try {  // parameters outlive this; with an exception under way the others may not come any more
+    if (impl_ && std::uncaught_exceptions() == 0) impl_->finish_params();
+  } catch (const Error&) {  // the Session has ended
+  }
   for (auto& p : impl_->params) p.hook.remove();
 }
 

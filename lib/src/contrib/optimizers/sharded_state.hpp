@@ -102,8 +102,9 @@ struct ShardedOptimizer::Impl {
   Tensor never;             ///< i32 0: a flag that skips nothing
   std::optional<BeforeOps> watcher;  ///< finishes parameters before the first op that reads them
   std::int64_t gathers_open = 0;
-  std::thread::id stepper;  ///< ops of other threads (loaders) are not looked at
-  Tensor unpack_flag;       ///< i32: not 0 leaves parameters as they are when they are unpacked
+  bool unpack_frozen = false;  ///< parameters that require no gradient are written too
+  std::thread::id stepper;     ///< ops of other threads (loaders) are not looked at
+  Tensor unpack_flag;          ///< i32: not 0 leaves parameters as they are when they are unpacked
 
   Impl(ShardedOptimizer& s, ShardingOptions o, const char* name, const ShardedOptimizerWire& w);
 
@@ -153,7 +154,7 @@ struct ShardedOptimizer::Impl {
   std::vector<Parts> parts_of(const std::vector<std::size_t>& which, std::vector<Tensor>& keep);
   void update(const StepScaling& scaling);
   void encode_own();
-  void gather(bool overlap);
+  void gather(bool overlap, const Tensor& flag);
   void start_gather(std::int64_t b);
   void finish_gather(Bucket& b);
   void before_op(std::span<Tensor* const> inputs);

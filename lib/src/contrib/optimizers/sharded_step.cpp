@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "../../parallel/gradient_bucket.hpp"
 #include "apex/kernels/copy.hpp"
 #include "apex/kernels/elementwise.hpp"
 #include "apex/kernels/multi_tensor.hpp"
@@ -32,6 +33,7 @@ std::vector<ShardedOptimizer::Parts> ShardedOptimizer::Impl::parts_of(const std:
     const Param& param = params[local_part.param];
     Bucket& b = buckets[static_cast<std::size_t>(local_part.bucket)];
     const Range& in_shard = local_part.part.in_shard;
+    if (!requires_grad(param.tensor)) continue;  // frozen; finish_gather leaves it alone too
     Parts& to = parts[param.group];
     const auto wide = [&](int kind) {
       keep.push_back(empty({in_shard.size()}, DType::f32, device()));
@@ -84,15 +86,18 @@ void ShardedOptimizer::Impl::update(const StepScaling& scaling) {
     if (wire.e5m2) encode_own();
     if (!scaled()) continue;
     std::array<std::vector<View>, 3> values;  // in the order of `round`, which parts_of split by group
-    std::vector<std::size_t> next(parts.size());
+    std::vector<std::size_t> next(parts.size()), stored;
     for (const std::size_t l : round) {
+      if (!requires_grad(params[locals[l].param].tensor)) continue;
+      stored.push_back(l);
       const std::size_t g = params[locals[l].param].group, at = next[g]++;
       values[0].push_back(parts[g].params[at]);
       values[1].push_back(parts[g].exp_avg[at]);
       values[2].push_back(parts[g].exp_avg_sq[at]);
     }
     const Tensor flag = skip_flag();
-    for (int kind = 0; kind < 3; ++kind) store_scaled(round, kind, values[static_cast<std::size_t>(kind)], flag.view());
+    for (int kind = 0; kind < 3; ++kind)
+      store_scaled(stored, kind, values[static_cast<std::size_t>(kind)], flag.view());
   }
 }
 
@@ -186,15 +191,18 @@ void ShardedOptimizer::Impl::finish_gather(Bucket& b) {
   if (!b.gathering_now) return;
   b.gathering.wait();
   if (!options.contiguous_param_buffer) {
-    std::vector<View> to;
-    std::vector<ConstView> from;
+    std::map<DType, std::pair<std::vector<View>, std::vector<ConstView>>> lists;  // a list has one dtype
     const auto number = static_cast<std::int64_t>(&b - buckets.data());
     for (const std::size_t f : layout.of_bucket(number)) {
       const Fragment& fragment = layout.fragments()[f];
-      to.push_back(slice(params[static_cast<std::size_t>(fragment.param)].tensor, fragment.in_param));
+      const Param& param = params[static_cast<std::size_t>(fragment.param)];
+      if (!unpack_frozen && !requires_grad(param.tensor)) continue;
+      auto& [to, from] = lists[param.dtype];
+      to.push_back(slice(param.tensor, fragment.in_param));
       from.push_back(slice(b.gathered, fragment.in_bucket));
     }
-    kernels::multi_tensor_maybe_cast(context(), unpack_flag.view(), to, from);
+    for (const auto& [dtype, list] : lists)
+      kernels::multi_tensor_maybe_cast(context(), unpack_flag.view(), list.first, list.second);
     b.gathered = b.own = Tensor();
   }
   for (const std::size_t p : b.params) params[p].tensor.raise_version();
@@ -203,9 +211,9 @@ void ShardedOptimizer::Impl::finish_gather(Bucket& b) {
   --gathers_open;
 }
 
-/// The last bucket holds the parameters that forward reads first.
-void ShardedOptimizer::Impl::gather(bool overlap) {
-  unpack_flag = skip_flag();
+/// The last bucket holds the parameters that forward reads first. @param flag  not 0 leaves parameters as they are
+void ShardedOptimizer::Impl::gather(bool overlap, const Tensor& flag) {
+  unpack_flag = flag;
   stepper = std::this_thread::get_id();
   if (overlap) {
     for (std::int64_t b = layout.buckets() - 1; b >= 0; --b) start_gather(b);
@@ -241,7 +249,14 @@ void ShardedOptimizer::synchronize() const {
   impl_->finish_params();
   if (!std::exchange(impl_->gather_due, false)) return;
   NoGradGuard no_grad;
-  impl_->gather(false);
+  Impl& i = *impl_;
+  for (auto& b : i.buckets) {  // a later step that was skipped may have left nothing in `own`
+    if (i.gathers_stored() || i.wire.e5m2) continue;
+    b.own = empty({i.layout.shard()}, i.param_sync, i.device());
+    kernels::copy(i.context(), b.own.view(), b.params_shard.view());
+  }
+  if (i.wire.e5m2) i.encode_own();
+  i.gather(false, i.never);
 }
 
 void ShardedOptimizer::update(const Bucket&, const apex::optimizers::ParamGroup&) {
@@ -277,7 +292,8 @@ void ShardedOptimizer::step(const StepScaling& scaling) {
   if (i.wire.gather_late)
     i.gather_due = true;
   else
-    i.gather(i.options.overlap_param_sync);
+    // What a graph starts it must end.
+    i.gather(i.options.overlap_param_sync && !parallel::detail::capturing(i.device()), i.skip_flag());
 }
 
 }  // namespace apex::contrib::optimizers

@@ -35,8 +35,8 @@ struct DistributedFusedLAMBOptions {
 class DistributedFusedLAMB : public ShardedOptimizer {
  public:
   /// As DistributedFusedAdam. @throws also Kind::argument for another dtype than f32, remainders, scaled states,
-  /// e5m2_allgather without store_params or with contiguous_param_buffer, skip_allgather with overlap_param_sync or
-  /// contiguous_param_buffer
+  /// e5m2_allgather without store_params or with contiguous_param_buffer, skip_allgather without
+  /// store_params, with overlap_param_sync or contiguous_param_buffer
   explicit DistributedFusedLAMB(std::vector<Tensor> params, const DistributedFusedLAMBOptions& options = {});
   explicit DistributedFusedLAMB(std::vector<apex::optimizers::ParamGroup> groups,
                                 const DistributedFusedLAMBOptions& options = {});

@@ -53,7 +53,7 @@ struct ShardedOptimizerWire {
 /// got no gradient here. `.grad` is gone then: the sum over ranks lies in the shards, where several backwards add up
 /// until zero_grad(). Every rank must run the same number of synchronising backwards. Under no_sync(), and without
 /// overlap_grad_sync, gradients stay in `.grad` and take part in the next synchronisation. A parameter that no rank has
-/// a gradient for takes part in the step with zeros.
+/// a gradient for takes part in the step with zeros; one that requires none (on all ranks alike) is left alone.
 ///
 /// The gradient that a step sees is (sum over ranks / size of process_group) * grad_scale(), where unscale_grads() and
 /// clip_grad_norm() put their factors; nothing is rewritten and nobody waits for the device.
