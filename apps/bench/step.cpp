@@ -321,7 +321,8 @@ void write_json(const StepCase& c, const StepOptions& o, const Result& r, const 
 
 void run_step(StepCase c, const StepOptions& options) {
   std::optional<apex::dist::Session> own_session;
-  if (apex::train::launched_with_others()) own_session.emplace(apex::dist::SessionOptions{.device = c.device.kind});
+  if (apex::train::launched_with_others() || c.optimizer == "zero-adam")
+    own_session.emplace(apex::dist::SessionOptions{.device = c.device.kind});
   apex::dist::Session* session = own_session ? &*own_session : nullptr;
   if (session != nullptr && apex::train::say_and_end("apex_bench", "", *session)) return;
   const bool talks = session == nullptr || session->rank() == 0;

@@ -12,13 +12,10 @@ const std::vector<Op>& ops() {
       {"multi_tensor_axpby", {DType::f32}, run_multi_tensor_axpby},
       {"multi_tensor_l2norm", {DType::f32}, run_multi_tensor_l2norm},
       {"multi_tensor_scale", {DType::f32}, run_multi_tensor_scale},
-      {"resnet_training", {DType::f64, DType::f32}, run_resnet_training},
-      {"update_scale_hysteresis", {DType::f32}, run_update_scale_hysteresis},
-      {"adam", {DType::f32, DType::f64}, run_adam},
-      {"adagrad", {DType::f32, DType::f64}, run_adagrad},
-      {"sgd", {DType::f32, DType::f64}, run_sgd},
-      {"lamb", {DType::f32, DType::f64}, run_lamb},
       {"novograd", {DType::f32, DType::f64}, run_novograd},
+      {"resnet_training", {DType::f64, DType::f32}, run_resnet_training},
+      {"sgd", {DType::f32, DType::f64}, run_sgd},
+      {"update_scale_hysteresis", {DType::f32}, run_update_scale_hysteresis},
   };
   return all;
 }

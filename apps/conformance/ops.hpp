@@ -28,12 +28,12 @@ void run_multi_tensor_axpby(const Case& recorded, Device device, DType dtype, Co
 void run_multi_tensor_l2norm(const Case& recorded, Device device, DType dtype, Comparison& comparison);
 void run_multi_tensor_scale(const Case& recorded, Device device, DType dtype, Comparison& comparison);
 void run_resnet_training(const Case& recorded, Device device, DType dtype, Comparison& comparison);
-void run_update_scale_hysteresis(const Case& recorded, Device device, DType dtype, Comparison& comparison);
 /// The optimizers: dtype f32 replays a case in the types it was recorded in.
 void run_adam(const Case& recorded, Device device, DType dtype, Comparison& comparison);
 void run_adagrad(const Case& recorded, Device device, DType dtype, Comparison& comparison);
 void run_sgd(const Case& recorded, Device device, DType dtype, Comparison& comparison);
 void run_lamb(const Case& recorded, Device device, DType dtype, Comparison& comparison);
 void run_novograd(const Case& recorded, Device device, DType dtype, Comparison& comparison);
+void run_update_scale_hysteresis(const Case& recorded, Device device, DType dtype, Comparison& comparison);
 
 }  // namespace apex::conformance

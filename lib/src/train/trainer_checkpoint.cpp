@@ -224,7 +224,7 @@ checkpoint::Section Trainer::ddp_section() const {
 void Trainer::restore_ddp(const checkpoint::Section& section) {
   if (parts_.ddp == nullptr) return;
   const auto plan = plan_of(section);
-  if (!plan.empty() && !parts_.ddp.restore_bucket_plan(plan) && parts_.session.rank() == 0)
+  if (!plan.empty() && !parts_.ddp->restore_bucket_plan(plan) && parts_.session.rank() == 0)
     log_warning("the bucket plan of the checkpoint does not fit this model's gradients: sums may differ in order");
 }
 
