@@ -395,7 +395,7 @@ def one_hot(rows, classes):
 
 def sort(rows, columns, dtype):
     x = rand(int(rows), int(columns), dtype=DTYPES[dtype])
-    return lambda: torch.sort(x, 1, stable=True)
+    return lambda: torch.sort(x, dim=1, stable=True)
 
 
 def topk(k, rows, columns, dtype):

@@ -192,6 +192,28 @@ TEST(Copy, TransposesPacks) {
     }
 }
 
+TEST(Copy, RowsTheOtherWayRound) {
+  for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::u8})
+    for (const std::int64_t columns : {1, 7, 8, 16, 48, 2064})
+      for (const bool rows_too : {false, true}) {
+        const std::int64_t rows = 5;
+        const Tensor x = test::from_function({rows, columns}, dtype, test::device(),
+                                             [](std::int64_t i) { return static_cast<double>(i * 37 % 101); });
+        std::vector<double> want;
+        for (std::int64_t r = 0; r < rows; ++r)
+          for (std::int64_t c = 0; c < columns; ++c)
+            want.push_back(static_cast<double>(((rows_too ? rows - 1 - r : r) * columns + columns - 1 - c) * 37 % 101));
+        for (const Tensor& from : {x, test::misaligned(x)}) {
+          const std::int64_t last = rows_too ? rows * columns - 1 : columns - 1;
+          const Tensor turned = views::as_strided(from, {rows, columns}, {rows_too ? -columns : columns, -1},
+                                                  from.storage_offset() + last);
+          const Tensor y = test::fresh({rows, columns}, dtype);
+          kernels::copy(test::context(), y.view(), turned.view());
+          EXPECT_TRUE(test::equal(y, want)) << dtype << columns << rows_too;
+        }
+      }
+}
+
 TEST(Copy, PacksLeaveNoRestBehind) {
   for (const auto dtype : kAll)
     for (const std::int64_t n : {1, 3, 31, 1031, 8209}) {

@@ -78,10 +78,25 @@ struct Case {
 };
 // Few and many indices in a line, an index smaller than x elsewhere, one line, many lines, the innermost dimension and
 // others.
-const Case kCases[] = {{{5, 7}, {5, 3}, 1},        {{5, 7}, {5, 40}, 1},      {{40, 9}, {100, 9}, 0},
-                       {{6, 5, 4}, {3, 30, 2}, 1}, {{1000}, {5000}, 0},       {{3, 4, 50}, {3, 4, 1}, 2},
-                       {{17, 33}, {1, 33}, 0},     {{2, 3000}, {2, 2100}, 1}, {{300, 2}, {16, 2}, 0},
-                       {{300, 2}, {17, 2}, 0}};
+const Case kCases[] = {
+    {{5, 7}, {5, 3}, 1},
+    {{5, 7}, {5, 40}, 1},
+    {{40, 9}, {100, 9}, 0},
+    {{6, 5, 4}, {3, 30, 2}, 1},
+    {{1000}, {5000}, 0},
+    {{3, 4, 50}, {3, 4, 1}, 2},
+    {{17, 33}, {1, 33}, 0},
+    {{2, 3000}, {2, 2100}, 1},
+    {{300, 2}, {16, 2}, 0},
+    {{300, 2}, {17, 2}, 0},
+    // Rows that a GPU keeps in shared memory: their lengths are multiples of a pack's or not, an
+    // index of more than one round of a block, more rows in x than in the index, everything in one place.
+    {{5, 130}, {5, 131}, 1},
+    {{3, 256}, {2, 320}, 1},
+    {{2, 300}, {2, 4500}, 1},
+    {{70, 150}, {65, 201}, 1},
+    {{64, 1}, {64, 300}, 1},
+    {{4, 3, 33}, {4, 3, 640}, 2}};
 
 TEST(Gather, MatchesItsReference) {
   for (const auto dtype :
@@ -153,6 +168,34 @@ TEST(ScatterAdd, RowsOfATableWithRepeatedAndIgnoredOnes) {
   kernels::scatter_add(test::context(), y.view(), {}, test::values<float>({3, 1}, {1, 2, 4}).view(),
                        test::values<std::int64_t>({3, 1}, {0, -100, 1}).view(), 0, {.ignore_index = -100});
   EXPECT_TRUE(test::equal(y, {1, 4}));
+}
+
+TEST(ScatterAdd, RowsWithIgnoredOnes) {
+  for (const auto dtype : kFloats)
+    for (const auto kind : {DType::i64, DType::i32}) {
+      const Tensor index = indices({66, 530}, 20, 12, kind), src = quarters(index.sizes(), dtype, 13);
+      const Tensor base = quarters({66, 20}, dtype, 14), y = test::fresh({66, 20}, dtype),
+                   z = test::fresh({66, 20}, dtype);
+      const kernels::ScatterOptions options{.ignore_index = 3};
+      kernels::scatter_add(test::context(), y.view(), base.view(), src.view(), index.view(), 1, options);
+      EXPECT_TRUE(
+          test::close(y, scattered(y.sizes(), test::to_f64(base), src, index, 1, 3), test::forward_tolerance(dtype)));
+      kernels::scatter_add(test::context(), z.view(), base.view(), src.view(), index.view(), 1, options);
+      EXPECT_EQ(test::to_f64(y), test::to_f64(z));
+    }
+}
+
+TEST(ScatterAdd, AddsInTheOrderOfPlaces) {
+  // 2^24, 1 and -2^24 in f32 leave 0; with 1 after the other two it would be left.
+  const std::int64_t rows = 80, columns = 99;
+  const Tensor src = test::from_function({rows, columns}, DType::f32, test::device(), [&](std::int64_t i) {
+    return i % columns % 3 == 0 ? 0x1p24 : i % columns % 3 == 1 ? 1.0 : -0x1p24;
+  });
+  const Tensor index = test::from_function({rows, columns}, DType::i64, test::device(),
+                                           [&](std::int64_t i) { return static_cast<double>(i % columns / 33); });
+  const Tensor y = test::fresh({rows, 3}, DType::f32);
+  kernels::scatter_add(test::context(), y.view(), {}, src.view(), index.view(), 1);
+  for (const double v : test::to_f64(y)) ASSERT_EQ(v, 0);
 }
 
 TEST(ScatterAdd, GivesTheSameBitsOnEveryRunAndForEveryThreadCount) {

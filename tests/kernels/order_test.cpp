@@ -116,8 +116,8 @@ TEST(Sort, WideIntegersAndEitherOutput) {
 
 TEST(TopK, BothEndsForEveryCount) {
   for (const auto dtype : kAll)
-    for (const Dims& sizes : {Dims{5, 33}, Dims{3, 1000}})
-      for (const std::int64_t k : {1, 2, 5, 7, 8, 9, 33})
+    for (const Dims& sizes : {Dims{5, 33}, Dims{3, 1000}, Dims{2, 5000}})
+      for (const std::int64_t k : {1, 2, 5, 7, 8, 9, 33, 100, 256, 257})
         for (const bool largest : {true, false})
           for (const int dim : {1, 0}) {
             if (k > sizes[dim]) continue;
@@ -134,7 +134,7 @@ TEST(TopK, BothEndsForEveryCount) {
 
 TEST(ArgMin, FirstOfTheSmallestNaNFirst) {
   for (const auto dtype : kAll)
-    for (const Dims& sizes : {Dims{5, 33}, Dims{3, 1000}, Dims{4100, 3}, Dims{2, 1}})
+    for (const Dims& sizes : {Dims{5, 33}, Dims{3, 1000}, Dims{4100, 3}, Dims{2, 1}, Dims{70, 64}, Dims{3, 20000}})
       for (const int dim : {0, 1}) {
         const Tensor x = awkward(sizes, dtype, 5);
         const auto v = test::to_f64(x);
@@ -149,7 +149,7 @@ TEST(ArgMin, FirstOfTheSmallestNaNFirst) {
           want.push_back(static_cast<double>(best));
         }
         const Tensor y = test::make({sizes[1 - dim]}, DType::i64);
-        for (const Tensor& from : {x, test::spread_out(x)}) {
+        for (const Tensor& from : {x, test::spread_out(x), test::misaligned(x)}) {
           kernels::argmin(test::context(), y.view(), from.view(), dim);
           ASSERT_TRUE(test::equal(y, want)) << dtype << sizes << dim;
         }
@@ -164,8 +164,8 @@ TEST(ArgMin, FirstOfTheSmallestNaNFirst) {
 
 TEST(CumSum, BothWaysInEveryTypeAndLayout) {
   for (const auto dtype : kAll)
-    for (const Dims& sizes :
-         {Dims{3, 7}, Dims{2, 33}, Dims{5, 3000}, Dims{3000, 5}, Dims{40, 5000}, Dims{0, 4}, Dims{4, 0}})
+    for (const Dims& sizes : {Dims{3, 7}, Dims{2, 33}, Dims{5, 3000}, Dims{3000, 5}, Dims{40, 5000}, Dims{1030, 264},
+                              Dims{0, 4}, Dims{4, 0}})
       for (const int dim : {0, 1})
         for (const bool reverse : {false, true}) {
           const Tensor x = test::from_function(sizes, dtype, test::device(), [&](std::int64_t i) {

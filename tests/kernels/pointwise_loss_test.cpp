@@ -149,6 +149,52 @@ TEST(PointwiseLoss, EveryBackwardTypeLayoutAndReduction) {
         }
 }
 
+TEST(PointwiseLoss, ManyElementsInOnePiece) {
+  const std::int64_t n = 100003;
+  for (const auto dtype : kFloating)
+    for (const auto& c : cases()) {
+      if (c.weights) continue;
+      SCOPED_TRACE(name_of_case(c, dtype));
+      const Tensor x = test::uniform({n}, dtype, test::device(), 1, c.x_low, c.x_high),
+                   t = test::uniform({n}, dtype, test::device(), 2, c.t_low, c.t_high);
+      const auto xs = test::to_f64(x), ts = test::to_f64(t);
+      double sum = 0;
+      for (std::size_t i = 0; i < xs.size(); ++i) sum += value(c.options, xs[i], ts[i], 1, 1);
+      const Tensor loss = test::fresh({}, accum_dtype(dtype));
+      kernels::pointwise_loss(test::context(), loss.view(), x.view(), t.view(), {}, {}, c.options);
+      EXPECT_NEAR(loss.item(), sum / static_cast<double>(n), 2e-6 * std::fabs(sum) / static_cast<double>(n));
+      // In one piece and apart in memory the same formula is in different kernels.
+      PointwiseLoss o = c.options;
+      o.reduction = Reduction::sum;
+      const Tensor g = test::from_list({}, accum_dtype(dtype), {0.5});
+      const Tensor dx = test::fresh({n}, dtype), dt = test::fresh({n}, dtype), apart_x = test::fresh({n}, dtype),
+                   apart_t = test::fresh({n}, dtype);
+      kernels::pointwise_loss_backward(test::context(), dx.view(), dt.view(), g.view(), x.view(), t.view(), {}, {}, o);
+      kernels::pointwise_loss_backward(test::context(), apart_x.view(), apart_t.view(), g.view(),
+                                       test::spread_out(x).view(), t.view(), {}, {}, o);
+      EXPECT_TRUE(test::close(dx, test::to_f64(apart_x), test::forward_tolerance(dtype)));
+      EXPECT_TRUE(test::close(dt, test::to_f64(apart_t), test::forward_tolerance(dtype)));
+    }
+}
+
+TEST(PointwiseLoss, SixteenBitEdges) {
+  // The smallest numbers of bf16 are subnormal in f32 too; a probability of 0 and 1; a beta that f32 hardly knows.
+  const double tiny = 0x1p-130;
+  const auto loss_of = [&](const PointwiseLoss& o, double x, double t) {
+    const Tensor loss = test::fresh({}, DType::f32);
+    kernels::pointwise_loss(test::context(), loss.view(), test::from_list({1}, DType::bf16, {x}).view(),
+                            test::from_list({1}, DType::bf16, {t}).view(), {}, {}, o);
+    return loss.item();
+  };
+  EXPECT_NEAR(loss_of({.kind = LossKind::kl_div}, -1, tiny), 0, 1e-30);
+  EXPECT_NEAR(loss_of({.kind = LossKind::bce}, tiny, 1), 130 * std::log(2.0), 1e-3);
+  EXPECT_NEAR(loss_of({.kind = LossKind::bce}, 0, 1), 100, 1e-3);
+  EXPECT_NEAR(loss_of({.kind = LossKind::bce}, 1, 1), 0, 1e-6);
+  EXPECT_NEAR(loss_of({.kind = LossKind::bce_with_logits}, 20, 1), std::log1p(std::exp(-20.0)), 1e-14);
+  EXPECT_EQ(loss_of({.kind = LossKind::smooth_l1, .delta = 1e-40}, 1, 1), 0);
+  EXPECT_NEAR(loss_of({.kind = LossKind::smooth_l1, .delta = 1e-40}, 1, 2), 1, 1e-6);
+}
+
 TEST(PointwiseLoss, GradientsMatchDifferences) {
   for (const auto& c : cases()) {
     SCOPED_TRACE(name_of_case(c, DType::f64));

@@ -51,6 +51,33 @@ TEST(Dropout, KeepRate_ATT_7_13) {
   for (const double v : test::to_f64(y)) ASSERT_EQ(v, 0);
 }
 
+TEST(Dropout, EveryTypeAndLengthKeepsTheLayout) {
+  const kernels::RandomState s{.seed = 0x123456789abcdefull, .offset = (std::uint64_t{5} << 33) + 1};
+  for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+    for (const std::int64_t n : {1, 7, 8, 9, 4093, 4096, 8203}) {
+      const Tensor x = test::from_function({n}, dtype, test::device(),
+                                           [](std::int64_t i) { return static_cast<double>(i % 63 + 1); });
+      std::vector<double> want, kept;
+      for (std::int64_t e = 0; e < n; ++e) {
+        kept.push_back(word(s.seed, s.offset, static_cast<std::uint64_t>(e)) < 3221225472u);
+        want.push_back(kept.back() * static_cast<double>(e % 63 + 1) / 0.75);
+      }
+      for (const Tensor& from : {x, test::misaligned(x)}) {
+        const Tensor y = test::fresh({n}, dtype), alone = test::fresh({n}, dtype),
+                     mask = test::make({n}, DType::boolean);
+        kernels::dropout(test::context(), y.view(), mask.view(), from.view(), 0.25, s);
+        kernels::dropout(test::context(), alone.view(), {}, from.view(), 0.25, s);
+        EXPECT_TRUE(test::equal(mask, kept)) << dtype << n;
+        EXPECT_TRUE(test::close(y, want, test::forward_tolerance(dtype))) << dtype << n;
+        EXPECT_EQ(test::to_f64(y), test::to_f64(alone)) << dtype << n;
+      }
+      const Tensor mask = test::make({n}, DType::boolean);
+      kernels::dropout(test::context(), x.view(), mask.view(), x.view(), 1.0, s);  // nothing stays, in place
+      EXPECT_TRUE(test::equal(x, std::vector<double>(static_cast<std::size_t>(n), 0.0))) << dtype << n;
+      EXPECT_TRUE(test::equal(mask, std::vector<double>(static_cast<std::size_t>(n), 0.0))) << dtype << n;
+    }
+}
+
 TEST(Dropout, GlobalRowsDecide) {
   const Tensor x = test::from_function({6, 10}, DType::f64, test::device(), [](std::int64_t) { return 1.0; }),
                all = empty_like(x);

@@ -267,8 +267,14 @@ TEST(Reduce, IntegersApartInMemory) {
 
 TEST(ArgMax, LongLinesBothWays) {
   for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8})
-    for (const auto& [sizes, dim] :
-         {std::pair<Dims, int>{{3, 3000}, 1}, {{5, 700}, 1}, {{37, 4099}, 0}, {{9, 4, 3}, 1}}) {
+    for (const auto& [sizes, dim] : {std::pair<Dims, int>{{3, 3000}, 1},
+                                     {{5, 700}, 1},
+                                     {{37, 4099}, 0},
+                                     {{9, 4, 3}, 1},
+                                     {{70, 520}, 1},
+                                     {{2, 70000}, 1},
+                                     {{33, 7}, 1},
+                                     {{6, 16}, 1}}) {
       const Tensor x = test::from_function(sizes, dtype, test::device(),
                                            [](std::int64_t i) { return static_cast<double>(i * 7919 % 251); });
       Dims kept = sizes;
@@ -281,6 +287,22 @@ TEST(ArgMax, LongLinesBothWays) {
       EXPECT_TRUE(test::equal(out, want)) << dtype << sizes;
       kernels::topk(test::context(), {}, best.view(), x.view(), 1, dim);
       EXPECT_TRUE(test::equal(best, want)) << dtype << sizes;
+    }
+}
+
+TEST(ArgMax, NothingButTheLeastValue) {
+  for (const auto dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8})
+    for (const std::int64_t length : {5, 64, 1000}) {
+      const double least = is_floating(dtype)    ? -std::numeric_limits<double>::infinity()
+                           : dtype == DType::u8  ? 0
+                           : dtype == DType::i32 ? std::numeric_limits<std::int32_t>::min()
+                                                 : -0x1p63;
+      const Tensor x = test::from_function({3, length}, dtype, test::device(), [=](std::int64_t) { return least; });
+      const Tensor out = test::make({3}, DType::i64);
+      kernels::argmax(test::context(), out.view(), x.view(), 1);
+      EXPECT_TRUE(test::equal(out, {0, 0, 0})) << dtype << length;
+      kernels::argmin(test::context(), out.view(), x.view(), 1);
+      EXPECT_TRUE(test::equal(out, {0, 0, 0})) << dtype << length;
     }
 }
 

@@ -21,12 +21,16 @@ struct Math {
     return vm::log(x);
   }
   template <class C>
+  [[gnu::always_inline]] static inline C log_normal(C x) {
+    return vm::log(x);
+  }
+  template <class C>
   [[gnu::always_inline]] static inline C fabs(C x) {
     return std::fabs(x);
   }
   template <class C>
-  [[gnu::always_inline]] static inline C sigmoid(C x) {
-    return vm::sigmoid(x);
+  [[gnu::always_inline]] static inline C divide(C a, C b) {
+    return a / b;
   }
   template <class C>
   [[gnu::always_inline]] static inline C log1p_of_unit(C x) {

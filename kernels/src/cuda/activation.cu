@@ -15,8 +15,14 @@ struct Forward {
     if constexpr (kKind == K::gelu_tanh) return v < C(-kGeluEnd) ? C(-0.0) : v * sigmoid_of<N>(gelu_exponent(v));
     if constexpr (kKind == K::silu) return v < C(-kSiluEnd) ? C(-0.0) : v * sigmoid_of<N>(v);
     if constexpr (kKind == K::leaky_relu) return v > C(0) ? v : a * v;
-    if constexpr (kKind == K::elu) return v > C(0) ? v : a * expm1(v);
-    if constexpr (kKind == K::softplus) return a * v > b ? v : softplus_of<N>(a * v) / a;
+    // A sum and choices between what is at hand: the compiler would branch around an expensive side of a choice.
+    if constexpr (kKind == K::elu) return max(v, C(0)) + a * expm1_of<N>(v > C(0) ? C(0) : v);
+    if constexpr (kKind == K::softplus) {
+      const C x = a * v;
+      if constexpr (!kFast<N>) return x > b ? v : softplus_of<N>(x) / a;
+      const C line = x > b ? x : max(x, C(0)), decay = x > b ? -std::numeric_limits<C>::infinity() : -fabs(x);
+      return (line + log1p_of_unit<N>(exp_of<N>(decay))) * reciprocal_of<N>(a);
+    }
     if constexpr (kKind == K::clamp || kKind == K::hardtanh) return v < a ? a : v > b ? b : v;
     if constexpr (kKind == K::log_sigmoid) return -softplus_of<N>(-v);
   }

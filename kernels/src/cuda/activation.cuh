@@ -8,24 +8,9 @@
 #include "elementwise.cuh"
 #include "exponential.cuh"
 
-// What activations, their backward and losses share. 16-bit elements are near the limit of instructions, so theirs are
-// made of the fast ones, whose errors their rounding hides.
+// What activations and their backward share.
 
 namespace apex::kernels::cuda {
-
-template <class N>
-inline constexpr bool kFast = sizeof(N) == 2;
-
-template <class N>
-__device__ __forceinline__ compute_t<N> reciprocal_of(compute_t<N> x) {
-  if constexpr (kFast<N>) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-  } else {
-    return compute_t<N>(1) / x;
-  }
-}
 
 template <class N>
 __device__ __forceinline__ compute_t<N> sigmoid_of(compute_t<N> x) {
@@ -53,12 +38,24 @@ __device__ __forceinline__ compute_t<N> normal_cdf_of(compute_t<N> x) {
   }
 }
 
-/// ln (1 + e^x) without overflow.
+/// ln (1 + e^x) without overflow. NaN stays: it is in the second term.
 template <class N>
 __device__ __forceinline__ compute_t<N> softplus_of(compute_t<N> x) {
   using C = compute_t<N>;
-  const C positive = x > C(0) ? x : x != x ? x : C(0);
-  return positive + log1p(exp_of<N>(-fabs(x)));
+  return max(x, C(0)) + log1p_of_unit<N>(exp_of<N>(-fabs(x)));
+}
+
+/// e^x - 1 of x up to 0. In 16 bits the first terms of the series near 0, where the difference would be rough.
+template <class N>
+__device__ __forceinline__ compute_t<N> expm1_of(compute_t<N> x) {
+  if constexpr (kFast<N>) {
+    const float series = x * (x * (x * 0.166666667f + 0.5f) + 1.0f);
+    float power;  // volatile: or the compiler would branch around it
+    asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504f));
+    return x > -0.03125f ? series : power - 1.0f;
+  } else {
+    return expm1(x);
+  }
 }
 
 /// Twice the argument of gelu_tanh's tanh: (1 + tanh u) / 2 = sigmoid(2 u).

@@ -38,16 +38,22 @@ __device__ __forceinline__ Candidate<C> first_of(const Candidate<C>& a, const Ca
   return precedes(a, b) ? a : b;
 }
 
+/// Over groups of a power of two of a warp's threads. All threads of the warp must call.
 template <class C>
-__device__ __forceinline__ Candidate<C> warp_first(Candidate<C> c) {
+__device__ __forceinline__ Candidate<C> group_first(Candidate<C> c, int group) {
 #pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
+  for (int offset = group / 2; offset > 0; offset /= 2) {
     Candidate<C> other;
     other.value = __shfl_xor_sync(0xffffffffu, c.value, offset);
     other.at = __shfl_xor_sync(0xffffffffu, c.at, offset);
     c = first_of(c, other);
   }
   return c;
+}
+
+template <class C>
+__device__ __forceinline__ Candidate<C> warp_first(Candidate<C> c) {
+  return group_first(c, 32);
 }
 
 /// Over the block; every thread gets it. All threads must call.

@@ -14,6 +14,39 @@ struct Same {
   }
 };
 
+/// A pack's elements in the other order.
+template <class U>
+struct TurnedRound {
+  __device__ uint4 operator()(uint4 pack) const {
+    constexpr int V = kVector<U>;
+    const auto& from = reinterpret_cast<const Pack<U, V>&>(pack);
+    Pack<U, V> to;
+#pragma unroll
+    for (int v = 0; v < V; ++v) to.v[v] = from.v[V - 1 - v];
+    return reinterpret_cast<const uint4&>(to);
+  }
+};
+
+/// Rows that lie in src the other way round (flip), in packs; false where they cannot be.
+template <class U>
+bool copy_turned_round(const Context& ctx, U* dst, const U* src, const Index<2>& index) {
+  constexpr int V = kVector<U>;
+  const U* first = src - (V - 1);  // of the first pack; src is its last element
+  if (index.stride[0][0] != 1 || index.stride[1][0] != -1 || index.size[0] % V != 0) return false;
+  if (!aligned_to(dst, 16) || !aligned_to(first, 16)) return false;
+  Index<2> packs = index;
+  packs.numel /= V;
+  packs.size[0] /= V;
+  for (int d = 1; d < packs.rank; ++d)
+    for (auto& stride : packs.stride) {
+      if (stride[d] % V != 0) return false;
+      stride[d] /= V;
+    }
+  packs.prepare();
+  map(ctx, "copy", TurnedRound<U>{}, packs, reinterpret_cast<uint4*>(dst), reinterpret_cast<const uint4*>(first));
+  return true;
+}
+
 template <class U>
 void copy_same_type(const Context& ctx, U* dst, const U* src, const Index<2>& index) {
   if (index.rank == 1 && index.stride[0][0] == 1 && index.stride[1][0] == 1) {
@@ -21,6 +54,7 @@ void copy_same_type(const Context& ctx, U* dst, const U* src, const Index<2>& in
                                stream_of(ctx)));
     return;
   }
+  if (copy_turned_round(ctx, dst, src, index)) return;
   Transpose t;
   if (as_transpose(index, t)) return transpose(ctx, dst, src, t);
   map(ctx, "copy", Same{}, index, dst, src);

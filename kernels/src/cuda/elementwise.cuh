@@ -119,10 +119,39 @@ __device__ __forceinline__ Out finished(R value) {
     return store<Out>(value);
 }
 
+/// Two results side by side, each rounded once, in one instruction.
+template <class N>
+__device__ __forceinline__ void put_pair(N* to, float first, float second) {
+  if constexpr (std::is_same_v<N, __half>) {
+    const __half2 pair = __floats2half2_rn(first, second);
+    to[0] = pair.x;
+    to[1] = pair.y;
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+    to[0] = pair.x;
+    to[1] = pair.y;
+  }
+}
+
+/// The results of V elements; 16-bit ones are rounded in pairs.
+template <class Out, int V, class F, class... In>
+__device__ __forceinline__ Pack<Out, V> results(const F& f, const Packs<V, In...>& packs) {
+  using R = decltype(call(f, packs, 0));
+  Pack<Out, V> result;
+  if constexpr (V % 2 == 0 && sizeof(Out) == 2 && is_floating_native<Out> && std::is_same_v<R, float>) {
+#pragma unroll
+    for (int i = 0; i < V; i += 2) put_pair(&result.v[i], call(f, packs, i), call(f, packs, i + 1));
+  } else {
+#pragma unroll
+    for (int i = 0; i < V; ++i) result.v[i] = finished<Out>(call(f, packs, i));
+  }
+  return result;
+}
+
 /// `index` counts packs of V; the last `rest` elements of a space of one dimension follow them.
 template <int V, class F, class Out, class... In>
 __global__ void __launch_bounds__(kMapThreads)
-    map_kernel(F f, Index<1 + sizeof...(In)> index, int rest, Out* out, const In*... in) {
+    map_kernel(F f, Index<1 + sizeof...(In)> index, int rest, bool past_cache, Out* out, const In*... in) {
   constexpr int kEach = V == 1 ? 4 : 2;
   constexpr int N = 1 + sizeof...(In);
   const std::int64_t first = std::int64_t{blockIdx.x} * (kMapThreads * kEach) + threadIdx.x;
@@ -138,10 +167,7 @@ __global__ void __launch_bounds__(kMapThreads)
 #pragma unroll
   for (int u = 0; u < kEach; ++u) {
     if (first + u * kMapThreads >= index.numel) continue;
-    Pack<Out, V> result;
-#pragma unroll
-    for (int i = 0; i < V; ++i) result.v[i] = finished<Out>(call(f, packs[u], i));
-    *reinterpret_cast<Pack<Out, V>*>(out + at[u].v[0]) = result;
+    put_pack(out + at[u].v[0], results<Out>(f, packs[u]), past_cache);
   }
   if constexpr (V > 1) {
     if (blockIdx.x == 0 && threadIdx.x < rest) {
@@ -179,10 +205,7 @@ __global__ void __launch_bounds__(kMapThreads)
   for (int u = 0; u < kEach; ++u) {
     const std::int64_t p = first + u * kMapThreads;
     if (p >= packs) continue;
-    Pack<Out, V> result;
-#pragma unroll
-    for (int i = 0; i < V; ++i) result.v[i] = finished<Out>(call(f, read[u], i));
-    put_pack(out + p * V, result, past_cache);
+    put_pack(out + p * V, results<Out>(f, read[u]), past_cache);
   }
   if (blockIdx.x == 0 && static_cast<int>(threadIdx.x) < rest) {
     const std::int64_t e = packs * V + threadIdx.x;
@@ -190,34 +213,54 @@ __global__ void __launch_bounds__(kMapThreads)
   }
 }
 
+inline unsigned map_blocks(std::int64_t packs, int each) {
+  return static_cast<unsigned>(std::max<std::int64_t>(1, ceil_div(packs, kMapThreads * each)));
+}
+
+/// out = f(in...) where all operands lie alike, at aligned addresses; else false, and nothing is done.
+template <class F, class Out, class... In>
+bool map_alike(const Context& ctx, const char* op, F f, const Index<1 + sizeof...(In)>& index, Out* out,
+               const In*... in) {
+  constexpr int N = 1 + sizeof...(In);
+  constexpr int V = std::min({kVector<Out>, kVector<In>...});
+  constexpr int kEach = kAlikePacks<sizeof...(In)>;
+  if (index.rank != 1) return false;
+  for (int k = 0; k < N; ++k)
+    if (index.stride[k][0] != 1) return false;
+  if (!packs<N>(index, V, {out, in...}, {sizeof(Out), sizeof(In)...})) return false;
+  if (index.numel == 0) return true;
+  const std::int64_t groups = index.numel / V;
+  alike_kernel<V><<<map_blocks(groups, kEach), kMapThreads, 0, stream_of(ctx)>>>(
+      f, groups, static_cast<int>(index.numel % V), past_cache(index.numel * static_cast<std::int64_t>(sizeof(Out))),
+      out, in...);
+  check_launch(op);
+  return true;
+}
+
+/// out = f(in...) over any strides. `slow` does the same as f where elements are taken one by one.
+template <class F, class Slow, class Out, class... In>
+void map_strided(const Context& ctx, const char* op, F f, Slow slow, const Index<1 + sizeof...(In)>& index, Out* out,
+                 const In*... in) {
+  constexpr int N = 1 + sizeof...(In);
+  constexpr int V = std::min({kVector<Out>, kVector<In>...});
+  if (index.numel == 0) return;
+  const bool past = past_cache(index.numel * static_cast<std::int64_t>(sizeof(Out)));
+  if (packs<N>(index, V, {out, in...}, {sizeof(Out), sizeof(In)...})) {
+    const auto groups = packed(index, V);
+    const int rest = index.rank == 1 ? static_cast<int>(index.numel % V) : 0;
+    map_kernel<V><<<map_blocks(groups.numel, 2), kMapThreads, 0, stream_of(ctx)>>>(f, groups, rest, past, out, in...);
+  } else {
+    map_kernel<1><<<map_blocks(index.numel, 4), kMapThreads, 0, stream_of(ctx)>>>(slow, index, 0, past, out, in...);
+  }
+  check_launch(op);
+}
+
 /// out = f(in...). `slow` does the same as f where elements are taken one by one: ops with many variants share one
 /// kernel there.
 template <class F, class Slow, class Out, class... In>
 void map_or(const Context& ctx, const char* op, F f, Slow slow, const Index<1 + sizeof...(In)>& index, Out* out,
             const In*... in) {
-  constexpr int N = 1 + sizeof...(In);
-  constexpr int V = std::min({kVector<Out>, kVector<In>...});
-  if (index.numel == 0) return;
-  const auto blocks = [](std::int64_t packs, int each) {
-    return static_cast<unsigned>(std::max<std::int64_t>(1, ceil_div(packs, kMapThreads * each)));
-  };
-  if (packs<N>(index, V, {out, in...}, {sizeof(Out), sizeof(In)...})) {
-    const auto groups = packed(index, V);
-    const int rest = index.rank == 1 ? static_cast<int>(index.numel % V) : 0;
-    bool alike = index.rank == 1;
-    for (int k = 0; k < N; ++k) alike = alike && index.stride[k][0] == 1;
-    if (alike) {
-      constexpr int kEach = kAlikePacks<sizeof...(In)>;
-      alike_kernel<V>
-          <<<blocks(groups.numel, kEach), kMapThreads, 0, stream_of(ctx)>>>(
-              f, groups.numel, rest, past_cache(index.numel * static_cast<std::int64_t>(sizeof(Out))), out, in...);
-      return check_launch(op);
-    }
-    map_kernel<V><<<blocks(groups.numel, 2), kMapThreads, 0, stream_of(ctx)>>>(f, groups, rest, out, in...);
-  } else {
-    map_kernel<1><<<blocks(index.numel, 4), kMapThreads, 0, stream_of(ctx)>>>(slow, index, 0, out, in...);
-  }
-  check_launch(op);
+  if (!map_alike(ctx, op, f, index, out, in...)) map_strided(ctx, op, f, slow, index, out, in...);
 }
 
 template <class F, class Out, class... In>

@@ -5,6 +5,15 @@
 namespace apex::kernels::cuda {
 namespace {
 
+/// The one dloss of a reduced loss times a derivative.
+template <class F, class C>
+struct ScaledBy {
+  F derivative;
+  const C* g;
+  C factor;
+  __device__ C operator()(C x, C t) const { return __ldg(g) * factor * derivative(x, t); }
+};
+
 /// dloss times a derivative.
 template <class N>
 struct Slope {
@@ -38,8 +47,22 @@ void pointwise_loss_backward(const Context& ctx, View dx, View dtarget, ConstVie
   visit_floating(x.dtype, op, [&]<class T>() {
     using N = native_t<T>;
     using A = accum_t<T>;
+    // A reduced loss of operands that lie alike: a kernel for each kind.
+    const auto write_alike = [&]<LossTerm kTerm>(const View& out) {
+      return visit_loss(options, [&]<LossKind kKind, bool kLogTarget>() {
+        constexpr LossTerm kWanted = is_of_difference(kKind) ? LossTerm::by_x : kTerm;
+        using F = OneLoss<kWanted, kKind, kLogTarget, N>;
+        const ScaledBy<F, A> f{{delta_of<N>(options)}, g.as<A>(), static_cast<A>(kWanted == kTerm ? factor : -factor)};
+        return map_alike(ctx, op, f, index_of(out, x, target), native<T>(out), native<T>(x), native<T>(target));
+      });
+    };
     const auto write = [&](const View& out, LossTerm term) {
       if (!out.defined()) return;
+      if (!weighted && options.reduction != Reduction::none) {
+        if (term == LossTerm::by_x ? write_alike.template operator()<LossTerm::by_x>(out)
+                                   : write_alike.template operator()<LossTerm::by_target>(out))
+          return;
+      }
       const Slope<N> f{loss_op<N>(options, weight, pos_weight), term, static_cast<A>(factor)};
       if (weighted)
         map(ctx, op, f, index_of(out, g, x, target, w, p), native<T>(out), g.as<A>(), native<T>(x), native<T>(target),

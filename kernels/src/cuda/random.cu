@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "../copy_impl.hpp"
 #include "../random_impl.hpp"
 #include "apex/core/philox.hpp"
 #include "elementwise.cuh"
@@ -172,6 +173,64 @@ struct Dropout {
   }
 };
 
+constexpr int kOwn = 16;  // elements of a thread: they share the keys of Philox's rounds
+
+/// Dropout of whole packs that lie alike in all operands; `rest` elements follow them.
+template <class N>
+__global__ void __launch_bounds__(kThreads)
+    dropout_packs(Dropout<N> d, std::int64_t packs, int rest, std::uint64_t seed, std::uint64_t offset,
+                  const std::int64_t* base, bool past_cache) {
+  constexpr int V = kVector<N>, kPacks = kOwn / V;
+  static_assert(V % 4 == 0);
+  if (base != nullptr) offset += static_cast<std::uint64_t>(*base);
+  const Philox4x32::Key key{{static_cast<std::uint32_t>(seed),
+                             static_cast<std::uint32_t>(seed >> 32) ^ static_cast<std::uint32_t>(offset >> 32)}};
+  const auto words_of = [&](std::int64_t block) {
+    return Philox4x32::generate({{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+                                  0x80000000u, static_cast<std::uint32_t>(offset)}},
+                                key);
+  };
+  const auto last = static_cast<std::uint32_t>(d.limit - 1);  // limit > 0
+  const std::int64_t first = std::int64_t{blockIdx.x} * (kThreads * kPacks) + threadIdx.x;
+  Pack<N, V> read[kPacks];
+#pragma unroll
+  for (int u = 0; u < kPacks; ++u)
+    if (first + u * kThreads < packs) read[u] = *reinterpret_cast<const Pack<N, V>*>(d.x + (first + u * kThreads) * V);
+#pragma unroll
+  for (int u = 0; u < kPacks; ++u) {
+    const std::int64_t p = first + u * kThreads;
+    if (p >= packs) continue;
+    Pack<N, V> y;
+    Pack<bool, V> kept;
+#pragma unroll
+    for (int v = 0; v < V; v += 4) {
+      const auto words = words_of(p * (V / 4) + v / 4);
+      compute_t<N> value[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        kept.v[v + i] = words.v[i] <= last;
+        value[i] = kept.v[v + i] ? load(read[u].v[v + i]) * d.scale : compute_t<N>(0);
+      }
+      if constexpr (sizeof(N) == 2) {
+        put_pair(&y.v[v], value[0], value[1]);
+        put_pair(&y.v[v + 2], value[2], value[3]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) y.v[v + i] = value[i];
+      }
+    }
+    put_pack(d.y + p * V, y, past_cache);
+    if (d.mask != nullptr) *reinterpret_cast<Pack<bool, V>*>(d.mask + p * V) = kept;
+  }
+  if (blockIdx.x == 0 && static_cast<int>(threadIdx.x) < rest) {
+    const std::int64_t e = packs * V + threadIdx.x, at[3] = {e, e, e};
+    const auto words = words_of(e / 4);
+#pragma unroll
+    for (int lane = 0; lane < 4; ++lane)
+      if (e % 4 == lane) d.one(words, lane, at);
+  }
+}
+
 template <class T, class Value>
 void draw_into(const Context& ctx, const char* op, const View& out, const RandomState& state, const Value& value) {
   auto s = positions<1>(out.sizes, {out.strides}, state);
@@ -200,13 +259,30 @@ void bernoulli(const Context& ctx, View out, double p, const RandomState& state)
 
 void dropout(const Context& ctx, View y, View mask, ConstView x, double p, const RandomState& state) {
   bool* kept = mask.defined() ? native<bool>(mask) : nullptr;
+  const std::uint64_t limit = threshold(1 - p);
+  if (limit == 0) {
+    fill(ctx, y, 0.0);
+    if (mask.defined()) fill(ctx, mask, 0.0);
+    return;
+  }
   auto s = positions<3>(y.sizes, {y.strides, x.strides, mask.defined() ? mask.strides : y.strides}, state);
   visit_floating(y.dtype, "dropout", [&]<class T>() {
     using N = native_t<T>;
     using C = compute_t<N>;
-    s.together = s.together && takes_four(native<T>(y)) && takes_four(native<T>(x)) && takes_four(kept);
-    const C scale = p == 1 ? C(0) : static_cast<C>(1.0 / (1.0 - p));
-    launch(ctx, "dropout", Dropout<N>{native<T>(y), kept, native<T>(x), threshold(1 - p), scale}, s);
+    constexpr int V = kVector<N>;
+    const Dropout<N> d{native<T>(y), kept, native<T>(x), limit, static_cast<C>(1.0 / (1.0 - p))};
+    if constexpr (V % 4 == 0) {
+      if (s.together && aligned_to(d.y, 16) && aligned_to(d.x, 16) && aligned_to(kept, V) && s.length > 0) {
+        const std::int64_t packs = s.length / V;
+        const auto blocks = static_cast<unsigned>(std::max<std::int64_t>(1, ceil_div(packs * V, kThreads * kOwn)));
+        dropout_packs<<<blocks, kThreads, 0, stream_of(ctx)>>>(
+            d, packs, static_cast<int>(s.length % V), s.seed, s.offset, s.base,
+            past_cache(s.length * static_cast<std::int64_t>(sizeof(N))));
+        return check_launch("dropout");
+      }
+    }
+    s.together = s.together && takes_four(d.y) && takes_four(d.x) && takes_four(kept);
+    launch(ctx, "dropout", d, s);
   });
 }
 

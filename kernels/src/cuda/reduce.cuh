@@ -15,6 +15,7 @@ namespace apex::kernels::cuda {
 
 template <class C>
 struct Sum {
+  static constexpr ReduceOp kKind = ReduceOp::sum;
   using Merged = std::conditional_t<std::is_integral_v<C>, std::int64_t, double>;
   __device__ static C identity() { return C(0); }
   __device__ static C take(C a, C b) { return a + b; }
@@ -22,6 +23,7 @@ struct Sum {
 };
 template <class C>
 struct Max {
+  static constexpr ReduceOp kKind = ReduceOp::max;
   using Merged = C;
   __device__ static C identity() {
     return std::is_integral_v<C> ? std::numeric_limits<C>::lowest() : -std::numeric_limits<C>::infinity();
@@ -31,6 +33,7 @@ struct Max {
 };
 template <class C>
 struct Min {
+  static constexpr ReduceOp kKind = ReduceOp::min;
   using Merged = C;
   __device__ static C identity() {
     return std::is_integral_v<C> ? std::numeric_limits<C>::max() : std::numeric_limits<C>::infinity();
@@ -46,6 +49,7 @@ inline constexpr int kChunk = 512;                       // terms of a thread be
 inline constexpr int kMostBlocks = 132 * kColumnBlocks * 2;
 template <class N>
 inline constexpr int kReduceVector = std::min(8, kVector<N>);
+inline constexpr int kRowBytes = 16;  // of a pack along a row of bytes
 
 /// Where results go: partial[output * parts + part] when the terms are cut into parts, else out.
 template <class M>
@@ -106,6 +110,50 @@ struct Accumulator {
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int i = 0; i < V; ++i) held[i] = R::identity();
+    count = 0;
+  }
+};
+
+/// The same for bytes of one output: four at a time, in the instructions that there are for it.
+template <class R, int V>
+struct ByteAccumulator {
+  static constexpr std::uint32_t kHalves = 0x00ff00ffu;
+  std::uint32_t even, odd;  // sums, or the best bytes of even and of odd place in two halves
+  typename R::Merged total = R::identity();
+  int count = 0;
+
+  __device__ __forceinline__ ByteAccumulator() { clear(); }
+  __device__ __forceinline__ void take(const Pack<std::uint8_t, V>& pack) {
+    const auto* words = reinterpret_cast<const std::uint32_t*>(&pack);
+#pragma unroll
+    for (int w = 0; w < V / 4; ++w) {
+      if constexpr (R::kKind == ReduceOp::sum) {
+        std::uint32_t& sum = w % 2 == 0 ? even : odd;
+        sum = __dp4a(words[w], 0x01010101u, sum);
+      } else {
+        const std::uint32_t e = words[w] & kHalves, o = words[w] >> 8 & kHalves;
+        even = R::kKind == ReduceOp::max ? __vmaxu2(even, e) : __vminu2(even, e);
+        odd = R::kKind == ReduceOp::max ? __vmaxu2(odd, o) : __vminu2(odd, o);
+      }
+    }
+  }
+  __device__ __forceinline__ void flush() {
+    if constexpr (R::kKind == ReduceOp::sum) {
+      total = R::merge(total, static_cast<typename R::Merged>(even + odd));
+    } else {
+      for (const std::uint32_t best : {even & 0xffffu, even >> 16, odd & 0xffffu, odd >> 16})
+        total = R::merge(total, static_cast<typename R::Merged>(best));
+    }
+    clear();
+  }
+  __device__ __forceinline__ void count_terms(int n) {
+    count += n * V;
+    if (count >= kChunk) flush();
+  }
+
+ private:
+  __device__ __forceinline__ void clear() {
+    even = odd = R::kKind == ReduceOp::min ? kHalves : 0u;
     count = 0;
   }
 };
@@ -203,7 +251,7 @@ __global__ void __launch_bounds__(kReduceThreads, kRowBlocks)
   if (output < s.kept.numel) {
     const N* base = x + s.kept.at(output).v[0];
     const std::int64_t begin = part * s.part, end = min(begin + s.part, s.reduced.numel);
-    Accumulator<R, C, V> acc;
+    std::conditional_t<V == kRowBytes, ByteAccumulator<R, V>, Accumulator<R, C, V>> acc;
     take_packs<V>(acc, base, s.reduced, s.aligned, begin + lane, end, s.group);
     acc.flush();
     total = acc.total;
@@ -331,13 +379,14 @@ void reduce_typed(const Context& ctx, const View& out, const N* x, const Index<2
     else
       launch(columns_kernel<1, R, C, N>, s.tiles * result.parts, s);
   } else {
-    const bool vector = reduced.stride[0][0] == 1 && (reduced.rank == 1 || reduced.size[0] % V == 0);
-    Rows s{kept, vector ? packed(reduced, V) : reduced, 0, true, 0, 0};
+    constexpr int W = sizeof(N) == 1 ? kRowBytes : V;
+    const bool vector = reduced.stride[0][0] == 1 && (reduced.rank == 1 || reduced.size[0] % W == 0);
+    Rows s{kept, vector ? packed(reduced, W) : reduced, 0, true, 0, 0};
     if (vector) {
-      s.rest = static_cast<int>(reduced.numel % V);
-      s.aligned = aligned_to(x, sizeof(N) * V);
-      for (int d = 0; d < kept.rank; ++d) s.aligned = s.aligned && (kept.size[d] == 1 || kept.stride[0][d] % V == 0);
-      for (int d = 1; d < reduced.rank; ++d) s.aligned = s.aligned && reduced.stride[0][d] % V == 0;
+      s.rest = static_cast<int>(reduced.numel % W);
+      s.aligned = aligned_to(x, sizeof(N) * W);
+      for (int d = 0; d < kept.rank; ++d) s.aligned = s.aligned && (kept.size[d] == 1 || kept.stride[0][d] % W == 0);
+      for (int d = 1; d < reduced.rank; ++d) s.aligned = s.aligned && reduced.stride[0][d] % W == 0;
     }
     const std::int64_t length = s.reduced.numel;
     s.group = length > 1024 ? kReduceThreads : power_of_two_from(ceil_div(length, 4), 32);
@@ -345,7 +394,7 @@ void reduce_typed(const Context& ctx, const View& out, const N* x, const Index<2
     s.part = ceil_div(length, result.parts);
     const std::int64_t blocks = ceil_div(kept.numel * result.parts, kReduceThreads / s.group);
     if (vector)
-      launch(rows_kernel<V, R, C, N>, blocks, s);
+      launch(rows_kernel<W, R, C, N>, blocks, s);
     else
       launch(rows_kernel<1, R, C, N>, blocks, s);
   }
@@ -376,7 +425,8 @@ void reduce_with(const Context& ctx, const View& out, const ConstView& x, bool m
   const double divisor = mean ? static_cast<double>(reduced.numel) : 1.0;
   const auto run = [&]<class T>() {
     using N = native_t<T>;
-    using C = std::conditional_t<is_floating_native<N>, compute_t<N>, std::int64_t>;
+    using Whole = std::conditional_t<sizeof(N) == 1, std::int32_t, std::int64_t>;
+    using C = std::conditional_t<is_floating_native<N>, compute_t<N>, Whole>;
     reduce_typed<Op<C>, C>(ctx, out, static_cast<const N*>(x.data), kept, reduced, divisor);
   };
   if (is_floating(x.dtype)) return visit_floating(x.dtype, "reduce", run);

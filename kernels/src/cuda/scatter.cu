@@ -5,9 +5,10 @@
 #include "index_access.cuh"
 #include "sort.cuh"
 
-// Each output is summed by one thread, which takes the elements that point at it in the order of their places: no
-// atomics, the same bits on every run. Few indices in a line are looked through by every output of it; many are sorted
-// first (an index that was broadcast only once), and each output finds its own between two bounds.
+// No atomics: the elements that point at an output are added in the order of their places, the same bits on every run.
+// Few indices in a line are looked through by every output of it. Rows of moderate length are summed in shared memory
+// by a warp each, in steps of 32 elements. Other indices are sorted first (one that was broadcast only once), and each
+// output is summed by a thread, which finds its elements between two bounds.
 
 namespace apex::kernels::cuda {
 namespace {
@@ -44,6 +45,73 @@ __global__ void __launch_bounds__(kMapThreads)
     if (to == at.v[4] && !(s.ignores && to == s.ignore)) sum += static_cast<A>(load(src[at.v[2] + i * s.src_stride]));
   }
   out[at.v[0]] = store<N>(sum);
+}
+
+constexpr std::int64_t kMostRowBytes = 32 << 10;  // of sums in shared memory
+constexpr int kSteps = 8;                         // of a warp whose elements are on their way together
+
+struct Rows {
+  Index<4> lines;  // operands out, base, src, index, each with the elements of a line side by side
+  std::int64_t base_stride;
+  int size, count;
+  std::int64_t ignore;
+  bool ignores;
+};
+
+/// A row for each warp, which takes its elements in order, 32 at a time. Those of one step that meet in one place are
+/// added one after the other.
+template <class N, class I>
+__global__ void __launch_bounds__(32) rows_kernel(N* out, const N* base, const N* src, const I* indices, const Rows s) {
+  using A = typename sum_t<N>::type;
+  constexpr unsigned kAll = 0xffffffffu;
+  constexpr int kRound = 32 * kSteps;
+  extern __shared__ uint4 shared_sums[];
+  A* sums = reinterpret_cast<A*>(shared_sums);
+  const int lane = static_cast<int>(threadIdx.x);
+  const auto at = s.lines.at(blockIdx.x);
+  for (int k = lane; k < s.size; k += 32) sums[k] = start_of<N, A>(base, at.v[1] + k * s.base_stride);
+  I place[2][kSteps];
+  N value[2][kSteps];
+  // Beyond the end the last element, so that nothing is decided between the loads.
+  const auto read = [&](int half, int first) {
+#pragma unroll
+    for (int u = 0; u < kSteps; ++u) {
+      const int i = min(first + 32 * u + lane, s.count - 1);
+      place[half][u] = indices[at.v[3] + i];
+      value[half][u] = src[at.v[2] + i];
+    }
+  };
+  const auto add = [&](int half, int first) {
+    int to[kSteps];
+    int turn[kSteps];  // how many of the same place come before; negative: nowhere
+#pragma unroll
+    for (int u = 0; u < kSteps; ++u) {
+      const I k = place[half][u];
+      const bool counts =
+          first + 32 * u + lane < s.count && k >= 0 && k < static_cast<I>(s.size) && !(s.ignores && k == s.ignore);
+      to[u] = counts ? static_cast<int>(k) : -1;
+      const unsigned same = __match_any_sync(kAll, to[u]);
+      turn[u] = counts ? __popc(same & ((1u << lane) - 1)) : -1;
+    }
+#pragma unroll
+    for (int u = 0; u < kSteps; ++u) {
+      __syncwarp();
+      if (turn[u] == 0) sums[to[u]] += static_cast<A>(load(value[half][u]));
+      for (int t = 1; __any_sync(kAll, turn[u] >= t); ++t) {
+        __syncwarp();
+        if (turn[u] == t) sums[to[u]] += static_cast<A>(load(value[half][u]));
+      }
+    }
+  };
+  read(0, 0);
+  for (int first = 0; first < s.count; first += 2 * kRound) {
+    read(1, first + kRound);  // on their way while the others are added
+    add(0, first);
+    read(0, first + 2 * kRound);
+    add(1, first + kRound);
+  }
+  __syncwarp();
+  for (int k = lane; k < s.size; k += 32) out[at.v[0] + k] = store<N>(sums[k]);
 }
 
 /// The indices of each line as keys; wrong and ignored ones come last.
@@ -176,6 +244,28 @@ void scatter_add(const Context& ctx, View out, ConstView base, ConstView src, Co
     visit_summable(out.dtype, [&]<class T>() {
       few_kernel<<<blocks_of(s.space.numel), kMapThreads, 0, stream>>>(
           native<T>(out), base.defined() ? native<T>(base) : nullptr, native<T>(src), Indices(index), s);
+    });
+    return check_launch("scatter_add");
+  }
+  Dims row_sizes = touched;
+  row_sizes[dim] = 1;
+  const Rows rows{make_index<4>(row_sizes, {out.strides, base_strides, src.strides, index.strides}),
+                  base_strides[dim],
+                  static_cast<int>(std::min<std::int64_t>(size, 1 << 30)),
+                  static_cast<int>(std::min<std::int64_t>(count, 1 << 30)),
+                  s.ignore,
+                  s.ignores};
+  const auto sum_bytes = size * static_cast<std::int64_t>(std::max<std::size_t>(4, size_of(out.dtype)));
+  // Few lines would leave the device idle, and warps wait for their own sums.
+  if (out.strides[dim] == 1 && src.strides[dim] == 1 && index.strides[dim] == 1 && sum_bytes <= kMostRowBytes &&
+      rows.lines.numel < std::int64_t{1} << 31 && (rows.lines.numel >= 64 || count <= 2048) && count < 1 << 30) {
+    visit_summable(out.dtype, [&]<class T>() {
+      const auto launch = [&]<class I>() {
+        rows_kernel<<<static_cast<unsigned>(rows.lines.numel), 32, static_cast<std::size_t>(sum_bytes), stream>>>(
+            native<T>(out), base.defined() ? native<T>(base) : nullptr, native<T>(src), native<I>(index), rows);
+      };
+      index.dtype == DType::i64 ? launch.template operator()<std::int64_t>()
+                                : launch.template operator()<std::int32_t>();
     });
     return check_launch("scatter_add");
   }

@@ -21,6 +21,7 @@ struct Lines {
   Index<3> lines;  // operands out, a, b; one position per line
   std::int64_t length;
   std::int64_t stride[3];
+  bool past_cache;
 };
 
 template <class C>
@@ -135,7 +136,7 @@ __global__ void __launch_bounds__(kPackedThreads<kGroup>)
       for (int v = 0; v < V; ++v)
         result.v[v] = store<N>(
             op.apply(load(av[k].v[v]), Op::kTwo ? load(bv[Op::kTwo ? k : 0].v[v]) : C(0), term[k][v], high, sum));
-      to[k * kGroup] = result;
+      put_pack(reinterpret_cast<N*>(to + k * kGroup), result, s.past_cache);
     }
   };
   of_either.logarithm ? rest(Op{true}) : rest(Op{false});  // the choice once, not for every element
@@ -250,7 +251,8 @@ void over_lines(const Context& ctx, const char* name, const View& out, const Con
   sizes[dim] = 1;
   const Lines s{make_index<3>(sizes, {out.strides, a.strides, b.strides}),
                 out.sizes[dim],
-                {out.strides[dim], a.strides[dim], b.strides[dim]}};
+                {out.strides[dim], a.strides[dim], b.strides[dim]},
+                past_cache(out.numel() * static_cast<std::int64_t>(size_of(out.dtype)))};
   const std::int64_t lines = s.lines.numel;
   // Few side by side lines are better off with more threads each, whatever the access.
   const bool side_by_side = lines > 1 && s.lines.stride[0][0] < s.stride[0] && (lines >= 4096 || s.length <= 64);
