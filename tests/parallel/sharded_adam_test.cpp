@@ -8,6 +8,7 @@
 #include <cmath>
 #include <thread>
 
+#include "apex/amp/loss_scaler.hpp"
 #include "apex/optimizers/fused_adam.hpp"
 #include "sharded.hpp"
 
@@ -415,6 +416,27 @@ TEST(Sharded, OneRanksInfinitySkipsOnAll) {  // OPT-10.A41
     EXPECT_EQ(test::to_f64(p), before);
     EXPECT_EQ(optimizer.state_dict().state[0].at("step").item(), 1.0);
   }
+}
+
+TEST(Sharded, ALossScalerIsToldByTheNorm) {
+  const Tensor p = test::listed({1, -2, 3});
+  test::DistributedFusedAdam optimizer({p}, {.lr = 0.1});
+  amp::LossScaler scaler({.init_scale = 1024}, device());
+  const auto run = [&](double value) {
+    optimizer.zero_grad();
+    test::run_backward({{p, test::gradient_of(p, [&](auto) { return value * scaler.loss_scale(); })}});
+    scaler.check({optimizer.grad_norm()});
+    optimizer.step(scaler.scaling());
+    scaler.update();
+  };
+  run(world().rank() == 0 ? INFINITY : 1.0);
+  EXPECT_TRUE(scaler.last_overflow()) << "on every rank";
+  EXPECT_EQ(scaler.loss_scale(), 512.0);
+  EXPECT_EQ(test::to_f64(p), (std::vector<double>{1, -2, 3}));
+  run(0.5);
+  EXPECT_FALSE(scaler.last_overflow());
+  EXPECT_NEAR(test::to_f64(p)[0], 0.9, 1e-6);
+  EXPECT_NEAR(test::to_f64(optimizer.state_dict().state[0].at("exp_avg"))[0], 0.05, 1e-8) << "unscaled once";
 }
 
 // ---- gradients ----

@@ -8,6 +8,8 @@
 #include "apex/checkpoint.hpp"
 #include "apex/collectives/session.hpp"
 #include "apex/contrib/clip_grad.hpp"
+#include "apex/contrib/optimizers/distributed_fused_adam.hpp"
+#include "apex/contrib/optimizers/distributed_fused_lamb.hpp"
 #include "apex/core/error.hpp"
 #include "apex/core/tensor.hpp"
 #include "apex/fp16_utils.hpp"

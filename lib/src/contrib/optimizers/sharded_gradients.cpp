@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "../../parallel/gradient_bucket.hpp"
 #include "apex/kernels/copy.hpp"
 #include "apex/kernels/elementwise.hpp"
 #include "apex/kernels/multi_tensor.hpp"
@@ -96,12 +97,17 @@ void ShardedOptimizer::Impl::launch(std::int64_t number) {
   }
   if (wire.full_reduce) {
     b.reducing = whole.all_reduce(b.gradients, dist::ReduceOp::sum, concat("gradients ", number));
-    launches.back().work = b.reducing;
+    note_work(b.reducing);
     return;
   }
   b.reduced = empty({layout.shard()}, grad_sync, device());
   b.reducing = distributed.reduce_scatter(b.reduced, b.gradients, dist::ReduceOp::sum, concat("gradients ", number));
-  launches.back().work = b.reducing;
+  note_work(b.reducing);
+}
+
+/// For last_timings(). A graph's collectives tell no times, and what it made must be let go of.
+void ShardedOptimizer::Impl::note_work(const dist::Work& work) {
+  if (!parallel::detail::capturing(device())) launches.back().work = work;
 }
 
 /// Fills the bucket from `.grad`s in one pass over memory, and lets go of those that are in no later bucket.

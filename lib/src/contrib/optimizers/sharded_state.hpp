@@ -138,6 +138,7 @@ struct ShardedOptimizer::Impl {
   void on_gradient(std::size_t p);
   void end_of_backward();
   void launch(std::int64_t b);
+  void note_work(const dist::Work& work);
   void pack(std::int64_t b);
   void collect(Bucket& b);
   void take_up(Bucket& b);

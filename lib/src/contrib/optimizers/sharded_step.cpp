@@ -225,6 +225,7 @@ void ShardedOptimizer::Impl::gather(bool overlap, const Tensor& flag) {
     while (started > 0 && started > b - options.pipeline_size + 1) start_gather(--started);
     finish_gather(buckets[static_cast<std::size_t>(b)]);
   }
+  unpack_flag = Tensor();
 }
 
 void ShardedOptimizer::Impl::before_op(std::span<Tensor* const> inputs) {
@@ -242,6 +243,7 @@ void ShardedOptimizer::Impl::before_op(std::span<Tensor* const> inputs) {
 void ShardedOptimizer::Impl::finish_params() {
   NoGradGuard no_grad;
   for (auto b = buckets.rbegin(); b != buckets.rend(); ++b) finish_gather(*b);
+  unpack_flag = Tensor();
   watcher.reset();
 }
 

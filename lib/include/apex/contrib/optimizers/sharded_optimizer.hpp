@@ -59,7 +59,8 @@ struct ShardedOptimizerWire {
 /// clip_grad_norm() put their factors; nothing is rewritten and nobody waits for the device.
 ///
 /// Steps. Each rank updates its shards, then parameters are gathered. found_inf of any rank, or a sum that is not
-/// finite in a step that was given a scale, makes all ranks skip.
+/// finite in a step that was given a scale, makes all ranks skip. A dynamic amp::LossScaler is told by the norm, which
+/// all ranks have: scaler.check({optimizer.grad_norm()}); optimizer.step(scaler.scaling()); scaler.update();
 ///
 /// Not to be wrapped in DistributedDataParallel, which would look for the gradients. Constructor, synchronising
 /// backward, grad_sync, grad_norm (and what uses it), step, param_sync where it has to wait, state_dict,
