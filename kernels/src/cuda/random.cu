@@ -175,20 +175,39 @@ struct Dropout {
 
 constexpr int kOwn = 16;  // elements of a thread: they share the keys of Philox's rounds
 
+/// The first word of the key in each round: from the host, so that the device adds nothing up.
+struct RoundKeys {
+  static constexpr int kRounds = 10;
+  std::uint32_t v[kRounds];
+};
+constexpr std::uint32_t kFirstStep = 0x9E3779B9u, kSecondStep = 0xBB67AE85u;  // of a key from round to round
+
 /// Dropout of whole packs that lie alike in all operands; `rest` elements follow them.
 template <class N>
 __global__ void __launch_bounds__(kThreads)
-    dropout_packs(Dropout<N> d, std::int64_t packs, int rest, std::uint64_t seed, std::uint64_t offset,
-                  const std::int64_t* base, bool past_cache) {
+    dropout_packs(Dropout<N> d, std::int64_t packs, int rest, RoundKeys first_key, std::uint32_t seed_high,
+                  std::uint64_t offset, const std::int64_t* base, bool past_cache) {
   constexpr int V = kVector<N>, kPacks = kOwn / V;
   static_assert(V % 4 == 0);
   if (base != nullptr) offset += static_cast<std::uint64_t>(*base);
-  const Philox4x32::Key key{{static_cast<std::uint32_t>(seed),
-                             static_cast<std::uint32_t>(seed >> 32) ^ static_cast<std::uint32_t>(offset >> 32)}};
+  std::uint32_t second_key[RoundKeys::kRounds];
+#pragma unroll
+  for (int r = 0; r < RoundKeys::kRounds; ++r) {
+    second_key[r] =
+        (seed_high ^ static_cast<std::uint32_t>(offset >> 32)) + static_cast<std::uint32_t>(r) * kSecondStep;
+    asm volatile("" : "+r"(second_key[r]));  // held: the compiler would add it up anew for every block
+  }
+  // Philox4x32::generate with the keys of all rounds at hand.
   const auto words_of = [&](std::int64_t block) {
-    return Philox4x32::generate({{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
-                                  0x80000000u, static_cast<std::uint32_t>(offset)}},
-                                key);
+    Philox4x32::Counter c{{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0x80000000u,
+                           static_cast<std::uint32_t>(offset)}};
+#pragma unroll
+    for (int r = 0; r < RoundKeys::kRounds; ++r) {
+      const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c.v[0], p1 = std::uint64_t{0xCD9E8D57u} * c.v[2];
+      c = {{static_cast<std::uint32_t>(p1 >> 32) ^ c.v[1] ^ first_key.v[r], static_cast<std::uint32_t>(p1),
+            static_cast<std::uint32_t>(p0 >> 32) ^ c.v[3] ^ second_key[r], static_cast<std::uint32_t>(p0)}};
+    }
+    return c;
   };
   const auto last = static_cast<std::uint32_t>(d.limit - 1);  // limit > 0
   const std::int64_t first = std::int64_t{blockIdx.x} * (kThreads * kPacks) + threadIdx.x;
@@ -275,8 +294,11 @@ void dropout(const Context& ctx, View y, View mask, ConstView x, double p, const
       if (s.together && aligned_to(d.y, 16) && aligned_to(d.x, 16) && aligned_to(kept, V) && s.length > 0) {
         const std::int64_t packs = s.length / V;
         const auto blocks = static_cast<unsigned>(std::max<std::int64_t>(1, ceil_div(packs * V, kThreads * kOwn)));
+        RoundKeys keys;
+        for (int r = 0; r < RoundKeys::kRounds; ++r)
+          keys.v[r] = static_cast<std::uint32_t>(s.seed) + static_cast<std::uint32_t>(r) * kFirstStep;
         dropout_packs<<<blocks, kThreads, 0, stream_of(ctx)>>>(
-            d, packs, static_cast<int>(s.length % V), s.seed, s.offset, s.base,
+            d, packs, static_cast<int>(s.length % V), keys, static_cast<std::uint32_t>(s.seed >> 32), s.offset, s.base,
             past_cache(s.length * static_cast<std::int64_t>(sizeof(N))));
         return check_launch("dropout");
       }
