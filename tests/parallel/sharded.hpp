@@ -67,6 +67,35 @@ inline Tensor gradient_of(const Tensor& parameter, const std::function<double(st
   return g;
 }
 
+/// Parameters of several shapes, one of them empty and one channels-last.
+inline std::vector<Tensor> some_parameters(DType dtype) {
+  const auto value = [](std::int64_t seed) {
+    return [seed](std::int64_t i) { return static_cast<double>((i * 37 + seed * 11) % 101 - 50) / 64.0; };
+  };
+  return {parameter({3, 5, 3, 3}, value(1), dtype, MemoryFormat::channels_last), parameter({1}, value(2), dtype),
+          parameter({0, 4}, value(3), dtype), parameter({33, 29}, value(4), dtype), parameter({257}, value(5), dtype)};
+}
+
+/// Sums of these over four ranks are exact, so that all orders of adding give the same bits.
+inline double gradient_at(std::int64_t i, int rank, std::size_t param, int step) {
+  return static_cast<double>((i * 13 + rank * 7 + static_cast<std::int64_t>(param) * 5 + step * 3) % 31 - 15) / 16.0;
+}
+
+/// What FusedAdam is given: the average over ranks, rounded as the kernel rounds it.
+inline double mean_at(std::int64_t i, std::size_t param, int step) {
+  float sum = 0;
+  for (int r = 0; r < world().size(); ++r) sum += static_cast<float>(gradient_at(i, r, param, step));
+  return sum * static_cast<float>(1.0 / world().size());
+}
+
+inline void give_gradients(const std::vector<Tensor>& params, int step) {
+  std::vector<std::pair<Tensor, Tensor>> grads;
+  for (std::size_t k = 0; k < params.size(); ++k)
+    grads.emplace_back(params[k],
+                       gradient_of(params[k], [&, k](auto i) { return gradient_at(i, world().rank(), k, step); }));
+  run_backward(grads);
+}
+
 inline std::vector<float> floats(const Tensor& t) {
   const auto wide = to_f64(t);
   return {wide.begin(), wide.end()};

@@ -70,8 +70,8 @@ struct SaveOptions {
 };
 
 /// Writes directory/step_%08d.h5 on all ranks of the group together; see io::write_checkpoint for what it promises.
-/// Ranks hold the same state (data parallel), or parts of it where an optimizer is in_parts(): then the group is the one
-/// that it works over. Needs a Session. Collective, blocking.
+/// Ranks hold the same state (data parallel), or parts of it where an optimizer is in_parts(): then the group is the
+/// one that it works over. Needs a Session. Collective, blocking.
 /// @throws Kind::argument both model and models (or optimizer and optimizers), a bad or used label; the rest as
 ///         io::write_checkpoint, on every rank
 io::CheckpointWriteResult save(const std::filesystem::path& directory, const Contents& contents,
