@@ -13,6 +13,7 @@
 #include "apex/train/runtime.hpp"
 #include "collectives.hpp"
 #include "ops.hpp"
+#include "optim.hpp"
 #include "step.hpp"
 #ifdef APEX_HAS_CUDA
 #include "apex/core/cuda.hpp"
@@ -25,7 +26,8 @@ using apex::train::UsageError;
 
 constexpr const char* kUsage = R"(usage: apex_bench WHAT [OPTIONS]; apex_bench WHAT --help lists them
   ops          kernels: memory-bound ones, batch norm, losses, matrix products, the convolutions of ResNet-50
-  optim        optimizer steps over the tensors of ResNet-50 and BERT-large
+  optim        optimizer steps over the tensors of ResNet-50 and BERT-large; under mpirun -n 2 or more,
+               DistributedFusedAdam beside DistributedDataParallel with FusedAdam
   collectives  all-reduce beside a bare loop of the transport; under mpirun -n 2 or more
   step         a whole training step; under mpirun, data parallel
 )";
@@ -82,14 +84,31 @@ int kernels(const std::string& what, int argc, char** argv) {
   set.text("python", options.python, "the Python that has torch");
   set.text("json", options.json, "write the rows to this file");
   set.flag("list", options.list, "run nothing; print each row's title, a tab and the ops of the op table it is for");
-  if (!parse(set, argc, argv)) return 0;
+  double bucket_mb = 25;
+  const bool optim = what == "optim", ranked = optim && apex::train::launched_with_others();
+  if (optim) set.number("bucket-mb", bucket_mb, "over several ranks: MiB of a bucket of gradients", 0.001);
+  if (!(optim ? parse_among_others(set, argc, argv) : parse(set, argc, argv))) return 0;
   if (options.list && options.peer) throw UsageError("--list runs nothing: no --peer with it");
   options.device = device_of(device);
   options.runs = static_cast<int>(runs);
   omp_set_num_threads(static_cast<int>(threads));
+  if (ranked) {
+    if (options.peer) throw UsageError("--peer times one process; leave it out over several ranks");
+    return apex::dist::run_main([&] {
+      const apex::dist::Session session(apex::dist::SessionOptions{.device = options.device.kind});
+      if (const auto code = apex::train::say_and_end("apex_bench", "", session)) return *code;
+      bench::run_ranked_optim(session, {.only = options.only,
+                                        .skip = options.skip,
+                                        .list = options.list,
+                                        .runs = options.runs,
+                                        .bucket_mb = bucket_mb,
+                                        .json = options.json});
+      return 0;
+    });
+  }
   bench::Suite suite(what, options);
   suite.measure_limits();
-  if (what == "optim") {
+  if (optim) {
     bench::optimizer_rows(suite);
   } else {
     bench::memory_rows(suite);

@@ -3,7 +3,6 @@
 // The optimizer step over the tensors of ResNet-50 and of BERT-large.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "apex/core/error.hpp"
 #include "apex/kernels/copy.hpp"
@@ -13,24 +12,13 @@
 #include "apex/models/resnet.hpp"
 #include "apex/tensor_ops.hpp"
 #include "ops.hpp"
+#include "optim.hpp"
 
 namespace bench {
-namespace {
 
-using apex::ConstView;
 using apex::DType;
 using apex::Tensor;
-using apex::View;
 namespace kernels = apex::kernels;
-
-constexpr double kLr = 0.1, kMomentum = 0.9, kDecay = 1e-4;
-constexpr double kAdamLr = 1e-3, kAdamDecay = 0.01;
-
-struct Sizes {
-  std::string name;
-  std::vector<std::int64_t> counts;
-  std::int64_t total() const { return std::accumulate(counts.begin(), counts.end(), std::int64_t{0}); }
-};
 
 Sizes resnet50() {
   Sizes s{"resnet50", {}};
@@ -38,7 +26,6 @@ Sizes resnet50() {
   return s;
 }
 
-/// BERT-large's encoder with its embeddings (Devlin et al. 2018): 334 million numbers.
 Sizes bert_large() {
   constexpr std::int64_t width = 1024, inner = 4096, words = 30522, positions = 512;
   Sizes s{"bert-large", {words * width, positions * width, 2 * width, width, width}};
@@ -54,29 +41,27 @@ std::vector<Tensor> tensors(const Sizes& sizes, DType dtype, apex::Device device
   for (const std::int64_t n : sizes.counts) out.push_back(apex::empty({n}, dtype, device));
   return out;
 }
-void refill(const std::vector<Tensor>& list, std::uint64_t seed) {
+
+void refill(const std::vector<Tensor>& list, std::uint64_t seed, double low) {
   for (std::size_t i = 0; i < list.size(); ++i)
-    kernels::uniform(list[i].context(), list[i].view(), -1, 1, {.seed = seed, .offset = i});
+    kernels::uniform(list[i].context(), list[i].view(), low, 1, {.seed = seed, .offset = i});
 }
-void refill_positive(const std::vector<Tensor>& list, std::uint64_t seed) {
-  for (std::size_t i = 0; i < list.size(); ++i)
-    kernels::uniform(list[i].context(), list[i].view(), 0.01, 1, {.seed = seed, .offset = i});
-}
+
+namespace {
+
+using apex::ConstView;
+using apex::View;
+
+constexpr double kLr = 0.1, kMomentum = 0.9, kDecay = 1e-4;
+constexpr double kAdamLr = 1e-3, kAdamDecay = 0.01;
+
+void refill_positive(const std::vector<Tensor>& list, std::uint64_t seed) { refill(list, seed, 0.01); }
 template <class V>
 std::vector<V> views_of(const std::vector<Tensor>& list) {
   std::vector<V> out;
   for (const Tensor& t : list) out.push_back(V(t.view()));
   return out;
 }
-double one(const Tensor& t, std::int64_t i) { return values_of(apex::views::narrow(t, 0, i, 1))[0]; }
-
-/// First, middle and last element of every eleventh tensor.
-template <class F>
-void sample(const std::vector<Tensor>& list, F&& f) {
-  for (std::size_t t = 0; t < list.size(); t += 11)
-    for (const std::int64_t i : {std::int64_t{0}, list[t].numel() / 2, list[t].numel() - 1}) f(t, i);
-}
-
 void sgd_row(Suite& suite, const Sizes& sizes, DType grads_dtype) {
   const bool masters = grads_dtype != DType::f32;
   const std::string title = apex::concat("SGD momentum ", sizes.name, masters ? " f32 masters, " : " ", grads_dtype,

@@ -32,6 +32,7 @@
 #include "apex/train/runtime.hpp"
 #include "apex/train/step_graph.hpp"
 #include "measure.hpp"
+#include "optim.hpp"
 #include "peer.hpp"
 #include "probe.hpp"
 #include "torch_scripts.hpp"
@@ -102,6 +103,7 @@ class Step {
   }
 
   double last_loss() const { return loss_.item(); }
+  double optimizer_bytes() const { return state_bytes(*optimizer_); }
   const apex::train::StepGraph* graph() const { return graph_.get(); }
 
  private:
@@ -125,7 +127,10 @@ class Step {
     if (c.optimizer == "zero-adam")
       return std::make_unique<apex::contrib::optimizers::DistributedFusedAdam>(
           model.parameters(), apex::contrib::optimizers::DistributedFusedAdamOptions{
-                                  .lr = 1e-3, .weight_decay = 1e-2, .sharding = {.bucket_cap_mb = 25}});
+                                  .lr = 1e-3,
+                                  .weight_decay = 1e-2,
+                                  // A shard of f32 parameters would only repeat what the parameters say.
+                                  .sharding = {.bucket_cap_mb = 25, .store_params = masters}});
     return std::make_unique<apex::optimizers::FusedSGD>(
         model.parameters(),
         apex::optimizers::SGDOptions{.lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4, .master_weights = masters});
@@ -235,7 +240,7 @@ Memory memory_of([[maybe_unused]] apex::Device device) {
 
 struct Result {
   double ms = 0, peer_ms = 0, ratio = 0, ratio_low = 0, ratio_high = 0, peer_peak = 0, first_step_s = 0;
-  double first_loss = 0, last_loss = 0;
+  double first_loss = 0, last_loss = 0, optimizer_bytes = 0;
   Memory memory;
 };
 
@@ -288,6 +293,7 @@ void print(const StepCase& c, const StepOptions& o, const Result& r, const Step&
     std::printf(" | torch %s %s %.*f ms, %.0f images/s, peak %.0f MiB | ratio %.3f (%.3f to %.3f), memory %.3f",
                 version.c_str(), o.peer.c_str(), c.device.is_cuda() ? 3 : 1, r.peer_ms, images / r.peer_ms,
                 r.peer_peak / kMiB, r.ratio, r.ratio_low, r.ratio_high, r.memory.peak / r.peer_peak);
+  std::printf(" | optimizer state %.1f MiB", r.optimizer_bytes / kMiB);
   std::printf(" | first step after %.1f s | loss %.4f -> %.4f\n", r.first_step_s, r.first_loss, r.last_loss);
 }
 
@@ -306,6 +312,7 @@ void write_json(const StepCase& c, const StepOptions& o, const Result& r, const 
                      {"peak_bytes", r.memory.peak},
                      {"graph_bytes", r.memory.graph},
                      {"device_bytes", r.memory.device},
+                     {"optimizer_bytes", r.optimizer_bytes},
                      {"first_step_s", r.first_step_s},
                      {"loss", {r.first_loss, r.last_loss}}};
   if (step.graph() != nullptr) out["graph_kernels"] = step.graph()->kernel_nodes();
@@ -367,6 +374,7 @@ void run_step(StepCase c, const StepOptions& options) {
     r.ratio_high = *std::max_element(ratios.begin(), ratios.end());
   }
   r.last_loss = step.last_loss();
+  r.optimizer_bytes = over_ranks(session, step.optimizer_bytes());
   const std::string version = torch ? torch->version() : std::string();
   if (talks) {
     print(c, options, r, step, ranks, version);

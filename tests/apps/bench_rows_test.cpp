@@ -1,12 +1,17 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
-// The rows of `apex_bench ops` beside the op table.
+// The rows of `apex_bench ops` beside the op table, and those that take several ranks.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "apex/autograd/ops.hpp"
 #include "support/subprocess.hpp"
@@ -45,7 +50,7 @@ TEST(BenchProgram, SaysItsVersionAndWhenNobodyCanReadIt) {
 
 /// A part that runs with others ends with them when one rank is asked for its help.
 TEST(BenchProgram, HelpOfOneRankEndsTheJobInOrder) {
-  for (const std::string part : {"step", "collectives"}) {
+  for (const std::string part : {"step", "collectives", "optim"}) {
     Subprocess run(
         {APEX_MPIEXEC, "-n", "1", APEX_BENCH, part, "--device", "cpu", ":", "-n", "1", APEX_BENCH, part, "--help"});
     ASSERT_TRUE(run.finish(60)) << run.output();
@@ -81,6 +86,37 @@ TEST(BenchRows, AListIsOfWhatWasAskedForAndRunsNothing) {
   Subprocess both({APEX_BENCH, "ops", "--list", "--peer", "--device", "cpu"});
   ASSERT_TRUE(both.finish(60));
   EXPECT_EQ(both.exit_code(), 2) << both.output();
+}
+
+/// Both ways to step over two ranks: the program compares their parameters, and a rank keeps half of the state.
+TEST(BenchRows, OptimOverRanksComparesReplicatedAndSpread) {
+  const std::vector<std::string> launch{APEX_MPIEXEC, "-n",        "2", APEX_BENCH, "optim", "--device",
+                                        "cpu",        "--threads", "1", "--runs",   "1"};
+  const std::string json = ::testing::TempDir() + "/apex_bench_optim_" + std::to_string(getpid()) + ".json";
+  auto words = launch;
+  words.insert(words.end(), {"--only", "bert-large", "--json", json});
+  Subprocess run(words);
+  ASSERT_TRUE(run.finish(120)) << run.output();
+  EXPECT_EQ(run.exit_code(), 0) << run.output();
+  EXPECT_NE(run.output().find("1 rows, 0 wrong"), std::string::npos) << run.output();
+  std::ifstream file(json);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::filesystem::remove(json);
+  const auto number = [&](const std::string& key) {
+    const auto at = text.find('"' + key + "\": ");
+    return at == std::string::npos ? 0.0 : std::stod(text.substr(at + key.size() + 4));
+  };
+  EXPECT_GT(number("ddp_ms"), 0) << text;
+  EXPECT_GT(number("zero_ms"), 0) << text;
+  EXPECT_GT(number("ddp_state_bytes"), 8 * 334e6 / 64) << text;
+  EXPECT_GE(number("zero_state_bytes"), 0.5 * number("ddp_state_bytes") * 0.999) << text;
+  EXPECT_LT(number("zero_state_bytes"), 0.505 * number("ddp_state_bytes")) << text;
+  auto unknown = launch;
+  unknown.insert(unknown.end(), {"--only", "no such row"});
+  Subprocess none(unknown);
+  ASSERT_TRUE(none.finish(60)) << none.output();
+  EXPECT_NE(none.exit_code(), 0) << none.output();
+  EXPECT_NE(none.output().find("no row is left"), std::string::npos) << none.output();
 }
 
 }  // namespace

@@ -180,6 +180,21 @@ TEST(Sharded, TheContiguousBufferIsWhereBackwardWrites) {
   EXPECT_FALSE(grad(params[0]).defined());
 }
 
+/// Eight parameters fill a bucket of the cap and the ninth needs another: both are made smaller, not one left empty.
+TEST(Sharded, BucketsOfOneSizeLeaveNoStateInVain) {
+  constexpr std::int64_t count = 4096;
+  std::vector<Tensor> params;
+  for (int i = 0; i < 9; ++i) params.push_back(test::parameter({count}, [](auto) { return 1.0; }));
+  test::DistributedFusedAdamOptions options;
+  options.sharding.bucket_cap_mb = 8 * count * 4 / 1048576.0;
+  options.sharding.store_params = false;
+  const test::DistributedFusedAdam optimizer(params, options);
+  EXPECT_EQ(optimizer.layout().buckets(), 2);
+  const std::int64_t part = 9 * count / world().size(), rounding = 2 * contrib::optimizers::shard_alignment(DType::f32);
+  EXPECT_GE(optimizer.state_bytes(), 8 * part);
+  EXPECT_LE(optimizer.state_bytes(), 8 * (part + rounding));
+}
+
 TEST(Sharded, ReducingStartsBeforeBackwardEnds) {
   std::vector<Tensor> params;
   for (int i = 0; i < 4; ++i) params.push_back(test::parameter({1000}, [](auto) { return 1.0; }));

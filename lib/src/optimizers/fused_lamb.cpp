@@ -69,7 +69,7 @@ HyperMap FusedLAMB::options() const {
 
 void FusedLAMB::init_state() {
   Optimizer::init_state();
-  if (max_grad_norm_ <= 0.0 || norm_.defined()) return;
+  if (norm_.defined()) return;
   const Tensor* first = nullptr;
   DType dtype = DType::f32;
   for (const auto& group : groups()) {
@@ -91,7 +91,6 @@ std::vector<Optimizer::StateKey> FusedLAMB::state_keys(const Tensor& param) cons
 }
 
 void FusedLAMB::before_step(const StepScaling& scaling) {
-  if (max_grad_norm_ <= 0.0) return;
   std::vector<Tensor> gradients;
   for (const auto& group : groups())
     for (const auto& p : group.params)
@@ -99,6 +98,14 @@ void FusedLAMB::before_step(const StepScaling& scaling) {
   if (gradients.empty()) return;
   global_norm(gradients, scaling, norm_);
   for (const auto& copy : on_other_) write_near(copy, norm_);
+}
+
+Tensor FusedLAMB::skip_sign() const {
+  const Tensor given = Optimizer::skip_sign();
+  if (!norm_.defined()) return given;
+  NoGradGuard no_grad;
+  const Tensor own = nn::functional::mul(norm_, 0.0);  // not a number unless the norm is finite
+  return given.defined() ? nn::functional::add(own, nn::functional::to(given, own.dtype())) : own;
 }
 
 bool FusedLAMB::skipped_by_itself() const { return norm_.defined() && !std::isfinite(norm_.item()); }

@@ -187,8 +187,8 @@ void Reporter::step(const StepReport& r) {
                                  {"other", r.time[Phase::other]},
                                  {"hidden_communication", r.hidden_communication},
                                  {"images_per_s", seconds > 0 ? r.sums[1] / seconds : 0.0},
-                                 {"loss_scale", 1.0},
-                                 {"skipped_steps", std::int64_t{0}},
+                                 {"loss_scale", r.loss_scale},
+                                 {"skipped_steps", r.skipped_steps},
                                  {"bad_samples", r.bad_samples}});
     metrics_->write(r.step, "train", fields);
   }

@@ -39,7 +39,7 @@ Trainer::Trainer(TrainerParts parts)
       interval_(parse_interval(parts_.options.checkpoint_every)),
       steps_per_epoch_(parts_.train.steps_per_epoch() / parts_.options.accumulate),
       feed_(parts_.train, parts_.session.device()),
-      step_sums_(zeros({parts_.task.figures()}, DType::f64, parts_.session.device())),
+      step_sums_(zeros({parts_.task.figures() + 1}, DType::f64, parts_.session.device())),
       sums_(parts_.session.world(), parts_.session.device()) {
   parts_.session.world().agree(steps_per_epoch_ > 0,
                                concat("the training set gives ", parts_.train.steps_per_epoch(), " batches of ",
@@ -147,6 +147,11 @@ int Trainer::run() {
   return static_cast<int>(parts_.options.requeue_exit_code);
 }
 
+namespace {
+/// What the task fills: all but the last, which is not 0 when the step was skipped.
+Tensor figures_of(const Tensor& sums) { return sums.narrow(0, 0, sums.numel() - 1); }
+}  // namespace
+
 void Trainer::work(const std::function<io::Batch(std::int64_t)>& batch) {
   const std::int64_t micro_steps = parts_.options.accumulate;
   zero_(step_sums_);
@@ -156,12 +161,16 @@ void Trainer::work(const std::function<io::Batch(std::int64_t)>& batch) {
     std::optional<contrib::optimizers::ShardedOptimizer::NoSync> stays;
     if (m + 1 < micro_steps && parts_.ddp != nullptr) no_sync.emplace(parts_.ddp->no_sync());
     if (m + 1 < micro_steps && parts_.sharded != nullptr) stays.emplace(parts_.sharded->no_sync());
-    parts_.task.train_step(now, 1.0 / static_cast<double>(micro_steps), step_sums_);
+    parts_.task.train_step(now, 1.0 / static_cast<double>(micro_steps), figures_of(step_sums_));
   }
   if (parts_.step)
     parts_.step(scaling_);
   else
     parts_.optimizer.step(scaling_);
+  if (const Tensor sign = parts_.optimizer.skip_sign(); sign.defined()) {
+    NoGradGuard no_grad;
+    copy_(step_sums_.narrow(0, step_sums_.numel() - 1, 1), sign);
+  }
   parts_.optimizer.zero_grad(true);  // last: a captured step drops what it made
 }
 
@@ -270,6 +279,19 @@ bool Trainer::take(const LaggedSums::Result& result) {
                                        "); lower --lr or resume from an earlier checkpoint");
     parts_.session.world().agree(false, message, Kind::numerical, "finite loss");
   }
+  report.sums.pop_back();
+  report.loss_scale = parts_.loss_scale;
+  if (result.sums.back() == 0.0) {
+    skipped_in_a_row_ = 0;
+  } else {  // not a number counts too
+    ++skipped_steps_;
+    if (++skipped_in_a_row_ == kMostSkips)
+      parts_.session.world().agree(false,
+                                   concat(kMostSkips, " steps in a row were skipped, the last of them step ",
+                                          report.step, ": gradients are not finite; lower --loss-scale or --lr"),
+                                   Kind::numerical, "skipped steps");
+  }
+  report.skipped_steps = skipped_steps_;
   trained_samples_ += report.sums[1];
   reporter_->step(report);
   if (parts_.options.prof >= 0 && report.step > parts_.options.prof) profiled_ += report.time;

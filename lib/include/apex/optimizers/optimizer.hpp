@@ -115,6 +115,9 @@ class Optimizer {
   /// Whether the last step (replays of a captured one count) was skipped: found_inf was set, or the optimizer found
   /// gradients it could not use. Waits for the device.
   bool last_step_skipped() const;
+  /// The same without a wait: one element on the parameters' device that is 0, or not 0 (or not a number) when the last
+  /// step was skipped; undefined when nothing could have skipped it.
+  virtual Tensor skip_sign() const { return had_found_inf_ ? skipped_ : Tensor(); }
 
   /// Makes all state there will be, for parameters without gradient too, so that a capture allocates nothing that
   /// stays. A found_inf is then taken to be an f32 on the first parameter's device.

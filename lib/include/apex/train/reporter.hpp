@@ -32,6 +32,8 @@ struct StepReport {
   PhaseClock::Split time;
   double hidden_communication = 0;
   std::int64_t bad_samples = 0;  ///< over all ranks
+  double loss_scale = 1;
+  std::int64_t skipped_steps = 0;  ///< of this run so far
 };
 
 /// What a run says: progress on the terminal or in the log (rank 0), metrics.jsonl and TensorBoard (rank 0), sample ids

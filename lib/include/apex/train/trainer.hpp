@@ -134,7 +134,8 @@ class Trainer {
   Position saved_position_{-1, -1, -1};  // what the newest checkpoint on disk describes
   std::unique_ptr<Reporter> reporter_;
   Prefetch feed_;
-  Tensor step_sums_;  // of the step being made
+  Tensor step_sums_;  // of the step being made; the last: whether it was skipped
+  std::int64_t skipped_steps_ = 0, skipped_in_a_row_ = 0;
   LaggedSums sums_;
   std::deque<StepReport> unreported_;
   optimizers::StepScaling scaling_;

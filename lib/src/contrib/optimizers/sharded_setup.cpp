@@ -120,10 +120,11 @@ void ShardedOptimizer::Impl::adopt_new_params() {
     const std::int64_t unit = shard_alignment(grad_sync);
     std::int64_t need = 0;
     for (const Param& p : fresh) need += (p.tensor.numel() + unit - 1) / unit * unit;
-    need = (need / unit + distributed.size() - 1) / distributed.size() * unit;
-    layout =
-        ShardLayout(grad_sync, distributed.size(),
-                    std::min(shard_size(grad_sync, distributed.size(), options.bucket_cap_mb), std::max(unit, need)));
+    need = std::max<std::int64_t>(1, (need / unit + distributed.size() - 1) / distributed.size());
+    // No more buckets than the cap asks for, but of one size: a last one that is nearly empty would be state in vain.
+    const std::int64_t most = shard_size(grad_sync, distributed.size(), options.bucket_cap_mb) / unit;
+    const std::int64_t count = (need + most - 1) / most;
+    layout = ShardLayout(grad_sync, distributed.size(), (need + count - 1) / count * unit);
   }
   layout.close();
   const std::size_t first_bucket = buckets.size(), first_local = locals.size();

@@ -47,6 +47,8 @@ std::vector<ShardedOptimizer::Parts> ShardedOptimizer::Impl::parts_of(const std:
       to.params.push_back(wide(0));
     } else if (options.store_params) {
       to.params.push_back(slice(b.params_shard, in_shard));
+    } else if (param.dtype == options.dtype && !options.contiguous_param_buffer) {
+      to.params.push_back(slice(param.tensor, local_part.part.in_param));  // what is gathered replaces it
     } else {
       keep.push_back(empty({in_shard.size()}, options.dtype, device()));
       kernels::copy(context(), keep.back().view(), slice(param.tensor, local_part.part.in_param));

@@ -26,14 +26,15 @@ struct ShardingOptions {
   bool average_grad_sync = true;               ///< gradients are divided by the size of process_group
   bool overlap_grad_sync = true;               ///< buckets are reduced while backward goes on
   bool overlap_param_sync = false;       ///< step() does not wait for parameters; the first op that reads one does
-  double bucket_cap_mb = 100;            ///< of grad_sync_dtype; a model that needs less gets smaller buckets
+  double bucket_cap_mb = 100;            ///< of grad_sync_dtype; buckets are as small as their number allows
   int pipeline_size = 2;                 ///< buckets of parameters in flight at once, without overlap
   bool contiguous_param_buffer = false;  ///< parameters become views of the buffers they are gathered in
   bool contiguous_grad_buffer = false;   ///< one buffer for all buckets; see grad_buffer_view
-  bool store_params = true;              ///< keep this rank's shard of the parameters in `dtype`
-  bool store_param_remainders = false;   ///< bf16 parameters: keep the 16 bits that make them f32 instead
-  bool with_scaled_states = false;       ///< f16 or bf16 state under a scale for each fragment
-  bool nccl_ub = false;                  ///< needs nccl_allocator, which apex has not yet: true throws
+  bool store_params = true;  ///< keep this rank's shard of the parameters in `dtype`; without it parameters that are of
+                             ///< `dtype` themselves are updated in place, and a rank keeps the two moments alone
+  bool store_param_remainders = false;  ///< bf16 parameters: keep the 16 bits that make them f32 instead
+  bool with_scaled_states = false;      ///< f16 or bf16 state under a scale for each fragment
+  bool nccl_ub = false;                 ///< needs nccl_allocator, which apex has not yet: true throws
 };
 
 /// What DistributedFusedLAMB adds: its options say what each means.
