@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "apex/autograd.hpp"
+#include "apex/nn/functional.hpp"
 #include "apex/tensor_ops.hpp"
 #include "common.hpp"
 #include "global_norm.hpp"
@@ -104,7 +105,7 @@ Tensor FusedLAMB::skip_sign() const {
   const Tensor given = Optimizer::skip_sign();
   if (!norm_.defined()) return given;
   NoGradGuard no_grad;
-  const Tensor own = nn::functional::mul(norm_, 0.0);  // not a number unless the norm is finite
+  const Tensor own = nn::functional::scale(norm_, 0.0);  // not a number unless the norm is finite
   return given.defined() ? nn::functional::add(own, nn::functional::to(given, own.dtype())) : own;
 }
 

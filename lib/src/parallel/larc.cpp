@@ -127,7 +127,8 @@ Row norms(const std::vector<Tensor>& tensors, DType dtype) {
 
 LARC::LARC(optimizers::Optimizer& optimizer, const LARCOptions& options) : optimizer_(optimizer), options_(options) {
   if (optimizer.in_parts())
-    fail(Kind::unsupported, concat("LARC: ", optimizer.type(), " shards its parameters over ranks, and LARC needs the "
+    fail(Kind::unsupported, concat("LARC: ", optimizer.type(),
+                                   " shards its parameters over ranks, and LARC needs the "
                                    "norms of whole ones; use an optimizer that is not sharded"));
   for (const auto& [name, value] : {std::pair("trust_coefficient", options.trust_coefficient), {"eps", options.eps}})
     if (!(value >= 0.0) || std::isinf(value))

@@ -35,10 +35,9 @@ struct LambOptions {
 ///   p <- p - r u;  r = lr ||p|| / ||u|| if (use_nvlamb or weight_decay != 0) and neither norm is 0, else lr
 ///
 /// The norms are taken per tensor. Clipping is built in: none is needed before. The norm stays on the device, and a
-/// step whose norm is not finite is skipped there (last_step_skipped() tells); without clipping there is no norm, and
-/// only found_inf skips. Gradients are left as they are. State: "exp_avg", "exp_avg_sq" (f32, f64 for f64), "step",
-/// "master". Hyper-parameters of a group: lr, beta1, beta2, eps, weight_decay, bias_correction, adam_w_mode,
-/// grad_averaging, use_nvlamb.
+/// step whose norm is not finite is skipped there, clipping or not (last_step_skipped() tells). Gradients are left as
+/// they are. State: "exp_avg", "exp_avg_sq" (f32, f64 for f64), "step", "master". Hyper-parameters of a group: lr,
+/// beta1, beta2, eps, weight_decay, bias_correction, adam_w_mode, grad_averaging, use_nvlamb.
 class FusedLAMB : public Optimizer {
  public:
   /// @throws Kind::argument, naming the value: lr, eps or weight_decay negative or not finite, a beta outside [0, 1),
@@ -49,8 +48,9 @@ class FusedLAMB : public Optimizer {
   std::string_view type() const override { return type_; }
   HyperMap options() const override;
   void init_state() override;
+  Tensor skip_sign() const override;
   /// gn of the last step, one element on the device of the first parameter with a gradient; undefined before the first
-  /// step and without clipping.
+  /// step.
   const Tensor& last_grad_norm() const noexcept { return norm_; }
 
  protected:
