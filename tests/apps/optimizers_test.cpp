@@ -133,6 +133,33 @@ TEST(Optimizers, ACheckpointOfAnotherOneIsRefusedInOneLine) {
   EXPECT_TRUE(mode.says("beta1 is 0.8 here, not 0.9")) << mode.output();
 }
 
+TEST(Optimizers, SgdAndLarcSgdAreToldApart) {
+  const TemporaryFolder folder;
+  const auto run = [&](const char* name, const char* optimizer, const char* steps) {
+    return tiny(folder.path() / name, {"--synthetic-size", "48", "-b", "6", "--epochs", "2", "-j", "1", "--lr", "0.1",
+                                       "--resume", "auto", "--optimizer", optimizer, "--max-steps", steps});
+  };
+  const std::pair<const char*, const char*> kinds[] = {{"sgd", "FusedSGD"}, {"larc-sgd", "FusedSGD within LARC"}};
+  for (int i = 0; i < 2; ++i) {
+    const auto& [saved, its_name] = kinds[i];
+    const auto& [other, other_name] = kinds[1 - i];
+    TrainRun first(2, run(saved, saved, "2"));
+    ASSERT_EQ(first.finish().code(), 0) << first.output();
+    const auto attributes = io::CheckpointFile(newest(folder.path() / saved)).attributes("optimizer/0");
+    EXPECT_EQ(attributes.contains("wrapper"), i == 1);
+    TrainRun wrong(2, run(saved, other, "4"));
+    EXPECT_EQ(wrong.finish().code(), 3) << wrong.output();
+    EXPECT_TRUE(wrong.says(concat("state of ", its_name, ", but this optimizer is ", other_name, "; choose")))
+        << wrong.output();
+    int lines = 0;
+    std::istringstream text(wrong.output());
+    for (std::string line; std::getline(text, line);) lines += line.starts_with("apex: ");
+    EXPECT_EQ(lines, 1) << wrong.output();
+    TrainRun right(2, run(saved, saved, "4"));
+    EXPECT_EQ(right.finish().code(), 0) << right.output();
+  }
+}
+
 TEST(Optimizers, AdamAndZeroAdamGoOnFromEachOther) {
   const TemporaryFolder folder;
   const auto run = [&](const char* name, const char* optimizer, const char* steps) {

@@ -119,6 +119,16 @@ TEST(LARC, PAR_7_DecayComesBackWhenTheStepThrows) {
   expect_error(Kind::argument, "eps inf", [&] { LARC bad(sgd, {.eps = std::numeric_limits<double>::infinity()}); });
 }
 
+TEST(LARC, TheOptimizerKnowsItsWrapper) {
+  FusedSGD sgd({leaf(vector_of(kP))}, {.lr = 0.1});
+  EXPECT_EQ(sgd.wrapper(), "");
+  {
+    const LARC larc(sgd);
+    EXPECT_EQ(sgd.wrapper(), "LARC");
+  }
+  EXPECT_EQ(sgd.wrapper(), "");
+}
+
 TEST(LARC, ScaledGradientsStayScaled) {
   const Tensor p = leaf(vector_of(kP)), q = leaf(vector_of(kP));
   FusedSGD scaled({p}, {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}),

@@ -89,6 +89,54 @@ TEST(ContribFusedAdam, ScaleClippingAndCopies) {
                [] { contrib_optim::FusedAdam o(std::vector<Tensor>{}, {.amsgrad = true}); });
 }
 
+TEST(ContribFusedAdam, OneCountForAGroupAndOneDevice) {
+  for (const bool mt : {false, true}) {
+    const Tensor last = leaf(vector_of({0})), late = leaf(vector_of({0}));
+    contrib_optim::FusedAdam adam({late, last}, {.lr = 0.1, .eps = 0, .use_mt = mt});
+    for (int t = 0; t < 3; ++t) {
+      set_grad(last, test::ones({1}));
+      if (t == 2) set_grad(late, test::ones({1}));
+      adam.step();
+    }
+    EXPECT_EQ(state(adam, late, "step").item(), mt ? 3 : 1);
+    EXPECT_EQ(state(adam, last, "step").item(), 3);
+    // m = 0.1 and v = 0.001 after one gradient; the step size goes with the count.
+    const double t = mt ? 3 : 1, size = 0.1 * std::sqrt(1 - std::pow(0.999, t)) / (1 - std::pow(0.9, t));
+    expect_values(late, {-size * 0.1 / std::sqrt(0.001)}, 1e-5);
+    expect_values(last, {-0.3}, 1e-5);
+  }
+  EXPECT_NE(to_string(contrib_optim::FusedAdam(std::vector<Tensor>{}, {.use_mt = true})).find("use_mt true"),
+            std::string::npos);
+  if (!test::on_cuda()) return;
+  const Tensor far = leaf(full({1}, 0.0, DType::f32, kCpu)), near = leaf(vector_of({0}));
+  contrib_optim::FusedAdam mixed({near, far}, {.use_mt = true});
+  expect_error(Kind::argument, "make a group for each device", [&] { mixed.step(); });
+}
+
+TEST(ContribFusedAdam, AmpScaleAdjustment) {
+  const Tensor p = leaf(vector_of(kP)), q = leaf(vector_of(kP)), r = leaf(vector_of(kP));
+  // A large eps: the size of the gradients shows.
+  contrib_optim::FusedAdam adjusted({p}, {.lr = 0.1, .eps = 1, .amp_scale_adjustment = 4}),
+      plain({q}, {.lr = 0.1, .eps = 1}), handed({r}, {.lr = 0.1, .eps = 1, .amp_scale_adjustment = 4});
+  for (const auto& g : kGrads) {
+    std::vector<double> scaled, quarter;
+    for (const double v : g) {
+      scaled.push_back(64 * v);
+      quarter.push_back(v / 4);
+    }
+    set_grad(p, vector_of(scaled));
+    adjusted.step({.inv_scale = test::full({1}, 1.0 / 64)});
+    set_grad(q, vector_of(quarter));
+    plain.step();
+    handed.step({.grads = {{vector_of(quarter)}}});
+    expect_close(values(p), values(q));
+    EXPECT_EQ(values(r), values(q)) << "a scale that is handed over is not adjusted";
+  }
+  for (const double bad : {0.0, -1.0, kInf})
+    expect_error(Kind::argument, concat("amp_scale_adjustment ", bad),
+                 [&] { contrib_optim::FusedAdam o(std::vector<Tensor>{}, {.amp_scale_adjustment = bad}); });
+}
+
 TEST(ContribFusedLAMB, IsLambWithoutNvlamb) {
   const Tensor p = leaf(vector_of(kP)), q = leaf(vector_of(kP));
   contrib_optim::FusedLAMB a({p}, {.lr = 0.01});
@@ -397,6 +445,39 @@ TEST(LossScaler, ALossBackwardAndSkippedSteps) {
   EXPECT_EQ(other.loss_scale(), 1024);
   expect_error(Kind::data, "loss_scale -1", [&] { other.load_state_dict({.loss_scale = -1}); });
   expect_error(Kind::data, "unskipped -1", [&] { other.load_state_dict({.unskipped = -1}); });
+}
+
+TEST(LossScaler, AMP_7_1_WarnsOnceWhenNoScaleHelps) {
+  LossScaler scaler({.min_loss_scale = 1}, test::device());
+  const auto run = [&](int steps, bool overflow) {
+    ::testing::internal::CaptureStderr();
+    for (int i = 0; i < steps; ++i) {
+      scaler.check({vector_of({overflow ? kInf : 1})});
+      scaler.update();
+      static_cast<void>(scaler.loss_scale());  // waits, so that the count has arrived
+    }
+    scaler.warn_of_skips();
+    const std::string text = ::testing::internal::GetCapturedStderr();
+    int warnings = 0;
+    for (std::size_t at = 0; (at = text.find("not finite whatever the scale", at)) != text.npos; ++at) ++warnings;
+    return warnings;
+  };
+  EXPECT_EQ(run(49, true), 0);
+  EXPECT_EQ(run(1, true), 1);
+  EXPECT_EQ(run(60, true), 0) << "the same skips still";
+  EXPECT_EQ(run(1, false), 0);
+  EXPECT_EQ(run(49, true), 0);
+  scaler.set_loss_scale(1024);  // a new try
+  EXPECT_EQ(run(49, true), 0);
+  EXPECT_EQ(run(3, true), 1);
+  LossScaler fixed({.loss_scale = 2}, test::device());
+  for (int i = 0; i < 60; ++i) {
+    fixed.check({vector_of({kInf})});
+    fixed.update();
+  }
+  ::testing::internal::CaptureStderr();
+  fixed.update();
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
 TEST(LossScaler, Errors) {

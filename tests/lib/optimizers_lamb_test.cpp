@@ -134,6 +134,73 @@ TEST(FusedLAMB, TheNormIsThatOfAllTypesTogether) {
   EXPECT_NEAR(optimizer.last_grad_norm().item(), 10, 1e-5);
 }
 
+TEST(FusedLAMB, OverwrittenGradientsAreTheUpdate) {
+  struct Case {
+    DType dtype;
+    bool adam_w_mode, masters;
+    double decay;
+  };
+  for (const auto& [dtype, adam_w_mode, masters, decay] : {Case{DType::f32, true, false, 0.1},
+                                                           {DType::f32, false, false, 0.1},
+                                                           {DType::f64, true, false, 0},
+                                                           {DType::bf16, true, true, 0.1},
+                                                           {DType::f16, true, false, 0.1}}) {
+    SCOPED_TRACE(concat(dtype, adam_w_mode, masters, decay));
+    LambOptions options{.lr = 0.01,
+                        .weight_decay = decay,
+                        .adam_w_mode = adam_w_mode,
+                        .max_grad_norm = 0.25,
+                        .master_weights = masters};
+    const auto matrix = [&](double factor) {  // a gradient of other strides than its parameter
+      const Tensor t = test::empty({3, 2}, dtype);
+      for (int i = 0; i < 6; ++i) test::set_element(t, i, factor * (i - 2.5));
+      return t;
+    };
+    const Tensor p = leaf(vector_of(kP, dtype)), q = leaf(vector_of(kP, dtype)), none = leaf(vector_of({}, dtype)),
+                 a = leaf(matrix(1)), b = leaf(matrix(1));
+    FusedLAMB plain({p, a}, options);
+    options.apex_overwrite_grad = true;
+    FusedLAMB over({q, none, b}, options);
+    for (std::size_t t = 0; t < 3; ++t) {
+      const std::vector<double> before = values(masters && t > 0 ? state(over, q, "master") : q);
+      const Tensor across = test::empty({2, 3}, dtype);
+      for (int i = 0; i < 6; ++i) test::set_element(across, i, 0.1 * i - 0.2 * static_cast<double>(t));
+      for (const auto& x : {p, q}) set_grad(x, vector_of(kGrads[t], dtype));
+      for (const auto& x : {a, b}) set_grad(x, views::transpose(clone(across), 0, 1));
+      set_grad(none, vector_of({}, dtype));
+      plain.step();
+      over.step();
+      EXPECT_EQ(values(p), values(q)) << "the step itself is the same";
+      EXPECT_EQ(values(a), values(b));
+      EXPECT_EQ(values(grad(p)), values(vector_of(kGrads[t], dtype)));
+      const double c1 = 1 - std::pow(0.9, t + 1.0), c2 = 1 - std::pow(0.999, t + 1.0);
+      const auto m = values(state(over, q, "exp_avg")), v = values(state(over, q, "exp_avg_sq"));
+      std::vector<double> want;
+      for (std::size_t i = 0; i < 4; ++i)
+        want.push_back(m[i] / c1 / (std::sqrt(v[i] / c2) + 1e-6) + (adam_w_mode ? decay * before[i] : 0.0));
+      const double tolerance = dtype == DType::bf16 ? 4e-3 : dtype == DType::f16 ? 5e-4 : 2e-5;  // N2: betas in f32
+      expect_close(values(grad(q)), want, tolerance, 1e-6);
+      EXPECT_EQ(grad(q).dtype(), dtype);
+      const auto mb = values(state(over, b, "exp_avg")), vb = values(state(over, b, "exp_avg_sq"));
+      if (decay == 0.0) {
+        for (std::size_t i = 0; i < 6; ++i)
+          EXPECT_NEAR(values(grad(b))[i], mb[i] / c1 / (std::sqrt(vb[i] / c2) + 1e-6), 1e-4) << i;
+      }
+    }
+    // Skipped steps leave gradients alone, whether told so or found out.
+    const auto bits = values(q);
+    for (const bool found : {true, false}) {
+      const std::vector<double> g = {1, 2, 3, found ? 4 : std::numeric_limits<double>::infinity()};
+      set_grad(q, vector_of(g, dtype));
+      over.step({.found_inf = test::full({1}, found ? 1 : 0)});
+      if (found || options.max_grad_norm > 0) {
+        EXPECT_EQ(values(grad(q)), g);
+      }
+      EXPECT_EQ(values(q), bits);
+    }
+  }
+}
+
 TEST(FusedLAMB, OPT_10_A11_ResumeIsBitIdentical) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
     const LambOptions options{.lr = 0.01, .master_weights = true};

@@ -196,6 +196,74 @@ TEST(FusedNovoGrad, NormsAreOfTheParameterAndLoadAnyTime) {
   }
 }
 
+/// The state as Apex has it: norms and the step with the group.
+optimizers::OptimizerState apex_form(const FusedNovoGrad& optimizer, bool masters_last) {
+  auto out = optimizer.state_dict();
+  auto& group = out.groups[0];
+  std::vector<double> narrow, wide;
+  for (std::size_t i = 0; i < out.state.size(); ++i) {
+    auto& own = out.state[i];
+    if (own.empty()) continue;
+    const bool first = !masters_last && is_16bit(optimizer.groups()[0].params[i].dtype());
+    (first ? narrow : wide).push_back(own.at("norm").item());
+    group.hyper["step"] = static_cast<std::int64_t>(own.at("step").item());
+    own.erase("norm");
+    own.erase("step");
+  }
+  group.hyper["norm_type"] = std::int64_t{2};
+  group.hyper["init_zero"] = false;
+  group.arrays["exp_avg_sq"] = {vector_of(narrow), vector_of(wide)};
+  return out;
+}
+
+TEST(FusedNovoGrad, TakesNormsInApexsForm) {
+  for (const bool masters : {false, true}) {
+    for (const bool unused : {false, true}) {
+      SCOPED_TRACE(concat(masters, unused));
+      const auto make = [&] {
+        return std::vector{leaf(vector_of(kP)), leaf(vector_of({1, 2}, DType::f16)), leaf(vector_of({5})),
+                           leaf(vector_of({3, 1, 2}, DType::f16)), leaf(vector_of({2, 4}))};
+      };
+      const auto p = make(), q = make();
+      const NovoGradOptions options{.lr = 0.1, .weight_decay = 0.01, .master_weights = masters};
+      FusedNovoGrad a(p, options), b(q, options);
+      const auto step = [&](FusedNovoGrad& o, const std::vector<Tensor>& t, double k) {
+        set_grad(t[0], vector_of({k, 2, 3, 4}));
+        set_grad(t[1], vector_of({3 * k, 4}, DType::f16));
+        if (!unused) set_grad(t[2], vector_of({k}));
+        set_grad(t[3], vector_of({k, 2, 2}, DType::f16));
+        set_grad(t[4], vector_of({6, 8 * k}));
+        o.step();
+      };
+      step(a, p, 1);
+      step(a, p, 2);
+      for (std::size_t i = 0; i < p.size(); ++i) copy_(q[i].detach(), p[i]);
+      b.load_state_dict(apex_form(a, masters));
+      for (std::size_t i = 0; i < p.size(); ++i) {
+        ASSERT_EQ(a.state_of(p[i]).size(), b.state_of(q[i]).size());
+        for (const auto& [key, value] : a.state_of(p[i])) EXPECT_EQ(values(value), values(state(b, q[i], key.c_str())));
+      }
+      step(a, p, 3);
+      step(b, q, 3);
+      for (std::size_t i = 0; i < p.size(); ++i) EXPECT_EQ(values(p[i]), values(q[i])) << i;
+
+      const auto before = values(state(b, q[0], "norm"));
+      const auto refused = [&](const char* words, auto change) {
+        auto bad = apex_form(a, masters);
+        change(bad);
+        expect_error(Kind::data, words, [&] { b.load_state_dict(bad); });
+        EXPECT_EQ(values(state(b, q[0], "norm")), before);
+      };
+      refused("group 0 of the state has exp_avg_sq of", [](auto& s) {
+        s.groups[0].arrays["exp_avg_sq"][1] = vector_of({1, 2, 3, 4, 5, 6, 7});
+      });
+      refused("has norm_type 0, this optimizer 2", [](auto& s) { s.groups[0].hyper["norm_type"] = std::int64_t{0}; });
+      refused("arrays 'exp_avgs'", [](auto& s) { s.groups[0].arrays["exp_avgs"] = {}; });
+      refused("names parameter 9", [](auto& s) { s.groups[0].params[1] = 9; });
+    }
+  }
+}
+
 TEST(FusedNovoGrad, ErrorsAndSkippedFirstStep) {
   const auto make = [](NovoGradOptions o) { return [o] { FusedNovoGrad optimizer(std::vector<Tensor>{}, o); }; };
   expect_error(Kind::argument, "norm_type 1", make({.norm_type = 1}));

@@ -208,6 +208,41 @@ TEST(FusedSGD, MastersKeepWhat16BitsLose) {
   }
 }
 
+TEST(FusedSGD, MaterializeMasterGradsChangesNoNumber) {
+  for (const DType half : {DType::f16, DType::bf16}) {
+    const Tensor p = leaf(vector_of(kP, half)), q = leaf(vector_of(kP, half)), r = leaf(vector_of(kP));
+    const auto options = [](bool materialize) {
+      return SGDOptions{.lr = 0.1,
+                        .momentum = 0.9,
+                        .weight_decay = 0.1,
+                        .materialize_master_grads = materialize,
+                        .master_weights = true};
+    };
+    FusedSGD on({p}, options(true)), off({q}, options(false)), wide({r}, options(true));
+    for (const auto& g : kGrads) {
+      std::vector<double> scaled;
+      for (const double v : g) scaled.push_back(128 * v);
+      const Tensor gradient = vector_of(scaled, half);
+      for (const auto& [o, t] : {std::pair(&on, p), {&off, q}}) {
+        set_grad(t, clone(gradient));
+        o->step({.inv_scale = test::full({1}, 1.0 / 128)});
+        EXPECT_EQ(values(grad(t)), values(gradient));
+      }
+      // What Apex materializes: the unscaled gradient in f32.
+      std::vector<double> unscaled;
+      for (const double v : values(gradient)) unscaled.push_back(v / 128);
+      set_grad(r, vector_of(unscaled));
+      wide.step();
+    }
+    EXPECT_EQ(values(p), values(q));
+    EXPECT_EQ(values(on.state_of(p).at("master")), values(off.state_of(q).at("master")));
+    expect_close(values(on.state_of(p).at("master")), values(r));
+    EXPECT_EQ(on.state_of(p).size(), 2u) << "master and momentum, nothing else";
+    EXPECT_NE(to_string(on).find("materialize_master_grads true"), std::string::npos);
+    EXPECT_NE(to_string(off).find("materialize_master_grads false"), std::string::npos);
+  }
+}
+
 TEST(FusedSGD, MastersResumeBitIdentical) {
   const SGDOptions options{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .master_weights = true};
   const auto make = [] { return leaf(cast(vector_of(kP), DType::bf16)); };

@@ -10,7 +10,8 @@
 /// /                 step, epoch, class_names, and what io adds: format, library_version, world_size, complete
 /// /model            attribute arch; one dataset per parameter and buffer under its state_dict name, in logical
 ///                   order, dtype of state_dict(); attributes kind="parameter"|"buffer", requires_grad
-/// /optimizer/<i>    attribute type; groups/<g>: hyper-parameters as attributes, dataset params (names);
+/// /optimizer/<i>    attribute type, and wrapper where there is one; groups/<g>: hyper-parameters as attributes,
+///                   dataset params (names);
 ///                   state/<name>/<key>
 /// /rng              seed, offset
 /// /amp /scheduler /sampler /ddp /metrics /config    Sections that the caller fills
@@ -105,7 +106,7 @@ struct Loaded {
 /// dtype, device and layout of the target; optimizer state to the dtype the optimizer keeps it in. Everything is read
 /// and checked before anything changes: after an exception the targets are as they were, on every rank. Collective.
 /// @throws Kind::data the file is missing; another architecture (naming both and the first name that is missing,
-///         unexpected or of other sizes); an optimizer of another type, or a group with other parameters
+///         unexpected or of other sizes); an optimizer of another type or wrapper, or a group with other parameters
 /// @throws Kind::damaged as io::CheckpointFile
 Loaded load(const std::filesystem::path& path, const Targets& targets, const LoadOptions& options = {});
 

@@ -3,6 +3,7 @@
 #include "apex/amp/loss_scaler.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 
@@ -13,6 +14,9 @@
 #include "apex/kernels/multi_tensor_optimizers.hpp"
 #include "apex/nn/functional.hpp"
 #include "apex/tensor_ops.hpp"
+#ifdef APEX_HAS_CUDA
+#include "apex/core/cuda.hpp"
+#endif
 
 namespace apex::amp {
 
@@ -23,6 +27,26 @@ constexpr double kLeast = 0x1p-126;  // the reciprocal of anything smaller may b
 void check_scale(Kind kind, const char* name, double value) {
   if (!(value > 0.0) || std::isinf(value))
     fail(kind, concat("LossScaler: ", name, ' ', value, " is not a finite number above 0"));
+}
+
+constexpr float kHopeless = 50;  // skips in a row
+
+/// A number that a device may write at any time. Its memory goes back after the device is done.
+std::shared_ptr<Tensor> readable_number(Device writer) {
+  if (writer.is_cpu()) return std::make_shared<Tensor>(zeros({1}, DType::f32));
+#ifdef APEX_HAS_CUDA
+  const Tensor pinned = Tensor::from_storage(cuda::pinned_pool::storage(sizeof(float)), DType::f32, {1}, {1});
+  *pinned.data<float>() = 0;
+  return {new Tensor(pinned), [writer](Tensor* number) {
+            try {
+              cuda::synchronize(Context::current(writer));
+            } catch (const Error&) {  // a broken device says so at the next call
+            }
+            delete number;
+          }};
+#else
+  throw_not_built("LossScaler", writer);
+#endif
 }
 
 }  // namespace
@@ -43,8 +67,9 @@ LossScaler::LossScaler(const LossScalerOptions& options, Device device) : option
        {std::pair("scale_window", options.scale_window), {"hysteresis", options.hysteresis}})
     if (value < 1 || value > std::numeric_limits<std::int32_t>::max())
       fail(Kind::argument, concat("LossScaler: ", name, ' ', value, " is not a count above 0"));
-  for (Tensor* t : {&scale_, &inverse_, &found_inf_, &last_}) *t = zeros({1}, DType::f32, device);
+  for (Tensor* t : {&scale_, &inverse_, &found_inf_, &last_, &skips_}) *t = zeros({1}, DType::f32, device);
   for (Tensor* t : {&growth_, &hysteresis_}) *t = zeros({1}, DType::i32, device);
+  seen_ = readable_number(device);
   write(options.loss_scale ? *options.loss_scale
                            : std::max(least(), std::min(options.max_loss_scale, options.init_scale)),
         0);
@@ -57,6 +82,7 @@ void LossScaler::write(double scale, std::int64_t unskipped) {
   kernels::fill(ctx, scale_.view(), scale);
   kernels::fill(ctx, growth_.view(), static_cast<double>(unskipped));
   kernels::fill(ctx, hysteresis_.view(), static_cast<double>(options_.hysteresis));
+  kernels::fill(ctx, skips_.view(), 0.0);
   kernels::unary(ctx, inverse_.view(), scale_.view(), kernels::UnaryOp::reciprocal);
 }
 
@@ -98,10 +124,25 @@ apex::optimizers::StepScaling LossScaler::scaling() const {
   return {.found_inf = dynamic() ? found_inf_ : Tensor(), .inv_scale = inverse_};
 }
 
+void LossScaler::warn_of_skips() {
+  const float skips = std::atomic_ref<float>(*seen_->data<float>()).load(std::memory_order_relaxed);
+  if (skips >= kHopeless && !warned_)
+    log_warning(concat("LossScaler: the last ", skips,
+                       " steps were skipped, and gradients "
+                       "are not finite whatever the scale; look into the loss and its input"));
+  warned_ = skips >= kHopeless;
+}
+
 void LossScaler::update() {
+  warn_of_skips();
   const auto ctx = scale_.context();
   kernels::copy(ctx, last_.view(), found_inf_.view());
   const bool moves = dynamic();
+  if (moves) {  // found_inf is 0 or 1
+    kernels::binary(ctx, skips_.view(), skips_.view(), found_inf_.view(), kernels::BinaryOp::add);
+    kernels::binary(ctx, skips_.view(), skips_.view(), found_inf_.view(), kernels::BinaryOp::mul);
+    kernels::transfer(ctx, seen_->view(), skips_.view());
+  }
   kernels::update_scale_hysteresis(ctx, scale_.view(), growth_.view(), hysteresis_.view(), found_inf_.view(),
                                    moves ? options_.scale_factor : 1.0, moves ? 1.0 / options_.scale_factor : 1.0,
                                    moves ? options_.scale_window : std::numeric_limits<std::int32_t>::max(),

@@ -111,8 +111,12 @@ class OptimizerReader {
     if (!file_.has_group(path_)) refuse("the checkpoint has no such optimizer");
     check_format();
     state_.type = io::attribute<std::string>(file_.attributes(path_), "type", where());
-    if (state_.type != optimizer_.state_type())
-      refuse(concat("state of ", state_.type, ", but this optimizer is ", optimizer_.type(),
+    const auto& attributes = file_.attributes(path_);
+    std::string wrapper;
+    if (attributes.contains("wrapper")) wrapper = io::attribute<std::string>(attributes, "wrapper", where());
+    if (state_.type != optimizer_.state_type() || wrapper != optimizer_.wrapper())
+      refuse(concat("state of ", within(state_.type, wrapper), ", but this optimizer is ",
+                    within(optimizer_.type(), optimizer_.wrapper()),
                     "; choose the one it was saved from, or take the model alone"));
     const auto groups = file_.children(path_ + "/groups").size();
     if (groups != names_.size()) refuse(concat(groups, " parameter groups, but this optimizer has ", names_.size()));
@@ -124,6 +128,9 @@ class OptimizerReader {
   }
 
  private:
+  static std::string within(std::string_view type, const std::string& wrapper) {
+    return wrapper.empty() ? std::string(type) : concat(type, " within ", wrapper);
+  }
   std::string where() const { return concat(file_.path().string(), ": /", path_); }
   [[noreturn]] void refuse(std::string_view what) const { fail(Kind::data, concat(where(), ": ", what)); }
 

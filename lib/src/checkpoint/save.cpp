@@ -73,6 +73,7 @@ using Parts = std::vector<optimizers::Optimizer::StatePart>;
 void add_optimizer(io::Tree& tree, Staging& staging, const std::string& path, const optimizers::Optimizer& optimizer,
                    const Parts& parts, const std::unordered_map<const void*, std::string>& model_names) {
   tree.group(path)["type"] = std::string(optimizer.state_type());
+  if (!optimizer.wrapper().empty()) tree.group(path)["wrapper"] = optimizer.wrapper();
   const auto names = names_in(optimizer, model_names);
   std::unordered_map<const void*, std::string> by_id;
   for (std::size_t g = 0; g < names.size(); ++g) {

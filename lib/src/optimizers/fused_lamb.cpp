@@ -5,10 +5,13 @@
 #include <algorithm>
 
 #include "apex/autograd.hpp"
+#include "apex/kernels/copy.hpp"
+#include "apex/kernels/elementwise.hpp"
 #include "apex/nn/functional.hpp"
 #include "apex/tensor_ops.hpp"
 #include "common.hpp"
 #include "global_norm.hpp"
+#include "layout.hpp"
 
 namespace apex::optimizers {
 
@@ -55,7 +58,8 @@ FusedLAMB::FusedLAMB(std::vector<ParamGroup> groups, const LambOptions& o, std::
                                    .capturable = o.capturable,
                                    .group_step = o.group_step}),
       type_(type),
-      max_grad_norm_(o.max_grad_norm) {
+      max_grad_norm_(o.max_grad_norm),
+      overwrites_(o.apex_overwrite_grad) {
   refuse_amsgrad(type, o.amsgrad);
   if (std::isnan(max_grad_norm_)) fail(Kind::argument, concat(type, ": max_grad_norm nan is not a number"));
   FusedLAMB::check_hyper(defaults_from(o));  // also without a group
@@ -65,6 +69,7 @@ FusedLAMB::FusedLAMB(std::vector<ParamGroup> groups, const LambOptions& o, std::
 HyperMap FusedLAMB::options() const {
   auto out = Optimizer::options();
   out["max_grad_norm"] = max_grad_norm_;
+  out["apex_overwrite_grad"] = overwrites_;
   return out;
 }
 
@@ -138,8 +143,60 @@ void FusedLAMB::update(const Bucket& bucket, const ParamGroup& group) {
     }
   }
   options.grad_norm = norm.view();
+  std::vector<Tensor> decays;
+  if (overwrites_) decays = decays_of(bucket, options.adam_w_mode ? options.weight_decay : 0.0);
   kernels::multi_tensor_lamb(Context::current(bucket.device), bucket.weights, bucket.state[0], bucket.state[1],
                              bucket.copies, bucket.grads, bucket.steps, options);
+  if (overwrites_) write_updates(bucket, decays, options);
+}
+
+/// weight_decay * p of the parameters as they are before the step.
+std::vector<Tensor> FusedLAMB::decays_of(const Bucket& bucket, double weight_decay) const {
+  const auto ctx = Context::current(bucket.device);
+  std::vector<Tensor> decays;
+  for (std::size_t i = 0; i < bucket.params.size(); ++i) {
+    const Tensor& out = decays.emplace_back(empty_like(bucket.params[i], wide(bucket.params[i])));
+    if (weight_decay == 0.0) {
+      kernels::fill(ctx, out.view(), 0.0);
+      continue;
+    }
+    kernels::copy(ctx, out.view(), bucket.weights[i]);
+    kernels::scale_shift(ctx, out.view(), out.view(), weight_decay, 0.0);
+  }
+  return decays;
+}
+
+/// u is a LAMB step of rate -1 without decay and trust ratio from weight_decay * p on; its copies are the gradients.
+/// So one kernel forms it both times, and what skips the step leaves the gradients alone.
+void FusedLAMB::write_updates(const Bucket& bucket, const std::vector<Tensor>& decays,
+                              kernels::LambOptions options) const {
+  const auto ctx = Context::current(bucket.device);
+  options.lr = -1.0;
+  options.in.lr_on_device = {};
+  options.weight_decay = 0.0;
+  options.use_nvlamb = false;
+  std::vector<Tensor> gradients, targets;
+  std::vector<View> from, to;
+  for (std::size_t i = 0; i < bucket.params.size(); ++i) {
+    const Tensor gradient = gradient_of(bucket.params[i]);
+    Tensor target = gradient;
+    if (!same_order(bucket.params[i], gradient)) {
+      target = empty_like(bucket.params[i], gradient.dtype());
+      kernels::copy(ctx, target.view(), gradient.view());
+    }
+    from.push_back(decays[i].view());
+    to.push_back(target.view());
+    gradients.push_back(gradient);
+    targets.push_back(target);
+  }
+  const Tensor no_norms = zeros({static_cast<std::int64_t>(decays.size()), 2}, DType::f64, bucket.device);
+  const std::vector<ConstView> m(bucket.state[0].begin(), bucket.state[0].end()),
+      v(bucket.state[1].begin(), bucket.state[1].end());
+  kernels::multi_tensor_lamb_apply(ctx, from, to, m, v, {}, bucket.steps, no_norms.view(), options);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (!targets[i].is_same(gradients[i])) kernels::copy(ctx, gradients[i].view(), targets[i].view());
+    gradients[i].raise_version();
+  }
 }
 
 FusedMixedPrecisionLamb::FusedMixedPrecisionLamb(std::vector<Tensor> params, const MixedPrecisionLambOptions& options)

@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "apex/optimizers/fused_novograd.hpp"
 
+#include <algorithm>
+#include <array>
+
+#include "apex/tensor_ops.hpp"
 #include "common.hpp"
 
 namespace apex::optimizers {
@@ -17,6 +21,39 @@ HyperMap defaults_from(const NovoGradOptions& o) {
           {"bias_correction", o.bias_correction},
           {"grad_averaging", o.grad_averaging},
           {"reg_inside_moment", o.reg_inside_moment}};
+}
+
+using States = std::vector<std::map<std::string, Tensor>>;
+
+/// Gives the norms that Apex keeps by group to the parameters they belong to.
+void spread_norms(const std::vector<Tensor>& arrays, const OptimizerState::Group& group,
+                  const std::vector<Tensor>& params, States& states,
+                  const std::function<void(std::string_view)>& refuse) {
+  std::vector<std::size_t> all, used;
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    const auto number = static_cast<std::size_t>(group.params[i]);
+    if (number >= states.size()) return refuse(concat("names parameter ", number));
+    all.push_back(i);
+    if (!states[number].empty()) used.push_back(i);
+  }
+  const auto length = [&](std::size_t k) { return k < arrays.size() && arrays[k].defined() ? arrays[k].numel() : 0; };
+  const auto narrow = [&](std::size_t i) { return is_16bit(params[i].dtype()); };
+  const std::int64_t first = length(0), second = length(1);
+  for (const auto* owners : {&all, &used}) {
+    const auto count = static_cast<std::int64_t>(owners->size());
+    const auto narrow_ones = static_cast<std::int64_t>(std::count_if(owners->begin(), owners->end(), narrow));
+    const bool in_one = first + second == count && (first == 0 || second == 0);
+    if (!in_one && (first != narrow_ones || second != count - narrow_ones)) continue;
+    std::array<std::int64_t, 2> next{};
+    for (const std::size_t i : *owners) {
+      const std::size_t k = in_one ? (first == 0 ? 1 : 0) : (narrow(i) ? 0 : 1);
+      const Tensor flat = views::reshape(arrays[k], {arrays[k].numel()});
+      states[static_cast<std::size_t>(group.params[i])]["norm"] = views::narrow(flat, 0, next[k]++, 1);
+    }
+    return;
+  }
+  refuse(concat("has exp_avg_sq of ", first, " and ", second, " norms for ", all.size(), " parameters, ", used.size(),
+                " of them with state"));
 }
 
 }  // namespace
@@ -52,6 +89,28 @@ void FusedNovoGrad::check_hyper(const HyperMap& hyper) const {
 
 std::vector<Optimizer::StateKey> FusedNovoGrad::state_keys(const Tensor& param) const {
   return {{.name = "exp_avg", .dtype = wide(param)}, {.name = "norm", .dtype = wide(param), .scalar = true}};
+}
+
+void FusedNovoGrad::load_state_dict(const OptimizerState& from) {
+  OptimizerState own = from;
+  for (std::size_t g = 0; g < own.groups.size(); ++g) {
+    auto& group = own.groups[g];
+    const auto refuse = [&](std::string_view what) {
+      fail(Kind::data, concat("FusedNovoGrad: group ", g, " of the state ", what));
+    };
+    if (const auto kind = group.hyper.find("norm_type"); kind != group.hyper.end()) {
+      const double stored = std::visit([](auto v) { return static_cast<double>(v); }, kind->second);
+      if (stored != norm_type_) refuse(concat("has norm_type ", stored, ", this optimizer ", norm_type_));
+      group.hyper.erase(kind);
+    }
+    group.hyper.erase("init_zero");  // says how the first step starts, which these norms have behind them
+    const auto found = group.arrays.find("exp_avg_sq");
+    if (found == group.arrays.end()) continue;
+    if (g < groups().size() && groups()[g].params.size() == group.params.size())  // else the base refuses it
+      spread_norms(found->second, group, groups()[g].params, own.state, refuse);
+    group.arrays.erase(found);
+  }
+  Optimizer::load_state_dict(own);
 }
 
 void FusedNovoGrad::update(const Bucket& bucket, const ParamGroup& group) {

@@ -27,9 +27,16 @@ FusedSGD::FusedSGD(std::vector<Tensor> params, const SGDOptions& options)
 FusedSGD::FusedSGD(std::vector<ParamGroup> groups, const SGDOptions& options)
     : Optimizer(defaults_from(options), {.set_grad_none = options.set_grad_none,
                                          .master_weights = options.master_weights,
-                                         .capturable = options.capturable}) {
+                                         .capturable = options.capturable}),
+      materialize_master_grads_(options.materialize_master_grads) {
   check_hyper(defaults_from(options));
   for (auto& group : groups) add_param_group(std::move(group));
+}
+
+HyperMap FusedSGD::options() const {
+  auto out = Optimizer::options();
+  out["materialize_master_grads"] = materialize_master_grads_;
+  return out;
 }
 
 void FusedSGD::check_hyper(const HyperMap& hyper) const { check_sgd_hyper("FusedSGD", hyper); }

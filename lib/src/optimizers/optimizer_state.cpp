@@ -210,6 +210,9 @@ void Optimizer::load_state_dict(const OptimizerState& from) {
     std::optional<std::int64_t> group_count;
     if (group_step != from.groups[g].hyper.end())
       group_count = std::visit([](auto v) { return static_cast<std::int64_t>(v); }, group_step->second);
+    if (const auto& arrays = from.groups[g].arrays; !arrays.empty())
+      fail(Kind::data, concat(type(), ": group ", g, " of the state has arrays '", arrays.begin()->first,
+                              "', which this optimizer keeps with each parameter, if at all"));
     hyper.push_back(hyper_of_state(from, g));
     for (std::size_t i = 0; i < params.size(); ++i) {
       const auto number = static_cast<std::size_t>(from.groups[g].params[i]);

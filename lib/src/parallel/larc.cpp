@@ -133,7 +133,10 @@ LARC::LARC(optimizers::Optimizer& optimizer, const LARCOptions& options) : optim
   for (const auto& [name, value] : {std::pair("trust_coefficient", options.trust_coefficient), {"eps", options.eps}})
     if (!(value >= 0.0) || std::isinf(value))
       fail(Kind::argument, concat("LARC: ", name, ' ', value, " is not a finite number >= 0"));
+  optimizer_.set_wrapper("LARC");
 }
+
+LARC::~LARC() { optimizer_.set_wrapper({}); }
 
 Tensor LARC::step(const std::function<Tensor()>& closure) {
   Tensor loss;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -35,6 +36,10 @@ struct LossScalerState {
 /// scale_factor, not below min_loss_scale nor 2^-126, so that its reciprocal is finite, and the step is skipped;
 /// scale_window steps without one multiply it. Static: the scale stays, gradients are not looked at, and no step is
 /// skipped. The scale is an f32: powers of two are exact.
+///
+/// After 50 skipped steps in a row a warning says, once, that no scale helps. The count comes to page-locked memory of
+/// the host by itself, and update() looks at what has arrived, so the warning is late by a step or a few. Where
+/// update() is replayed from a graph, warn_of_skips() does that.
 class LossScaler {
  public:
   /// @throws Kind::argument, naming the value: a scale that is not a finite number above 0, scale_factor <= 1,
@@ -51,6 +56,8 @@ class LossScaler {
   apex::optimizers::StepScaling scaling() const;
   /// Adapts the scale to what check() has found, and forgets it.
   void update();
+  /// Warns if 50 steps in a row have been skipped, as far as that is known here. Does not wait.
+  void warn_of_skips();
 
   // Each waits for the device.
   double loss_scale() const;
@@ -70,6 +77,9 @@ class LossScaler {
 
   LossScalerOptions options_;
   Tensor scale_, inverse_, growth_, hysteresis_, found_inf_, last_;
+  Tensor skips_;                  ///< in a row, on the device
+  std::shared_ptr<Tensor> seen_;  ///< its copy on the host, which the device may be writing
+  bool warned_ = false;           ///< of the skips that go on now
 };
 
 }  // namespace apex::amp

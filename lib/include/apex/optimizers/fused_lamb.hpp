@@ -6,6 +6,10 @@
 
 #include "apex/optimizers/optimizer.hpp"
 
+namespace apex::kernels {
+struct LambOptions;
+}
+
 namespace apex::optimizers {
 
 struct LambOptions {
@@ -24,6 +28,7 @@ struct LambOptions {
   bool master_weights = false;
   bool capturable = false;
   bool group_step = false;
+  bool apex_overwrite_grad = false;  ///< a step leaves its update u in the gradients, as Apex does
 };
 
 /// LAMB (You et al. 2020, arXiv:1904.00962).
@@ -36,8 +41,9 @@ struct LambOptions {
 ///
 /// The norms are taken per tensor. Clipping is built in: none is needed before. The norm stays on the device, and a
 /// step whose norm is not finite is skipped there, clipping or not (last_step_skipped() tells). Gradients are left as
-/// they are. State: "exp_avg", "exp_avg_sq" (f32, f64 for f64), "step", "master". Hyper-parameters of a group: lr,
-/// beta1, beta2, eps, weight_decay, bias_correction, adam_w_mode, grad_averaging, use_nvlamb.
+/// they are; with apex_overwrite_grad they become u, rounded to their dtype, where the step was not skipped, at the
+/// price of another pass. State: "exp_avg", "exp_avg_sq" (f32, f64 for f64), "step", "master". Hyper-parameters of a
+/// group: lr, beta1, beta2, eps, weight_decay, bias_correction, adam_w_mode, grad_averaging, use_nvlamb.
 class FusedLAMB : public Optimizer {
  public:
   /// @throws Kind::argument, naming the value: lr, eps or weight_decay negative or not finite, a beta outside [0, 1),
@@ -63,9 +69,12 @@ class FusedLAMB : public Optimizer {
   bool skipped_by_itself() const override;
   void before_step(const StepScaling& scaling) override;
   void update(const Bucket& bucket, const ParamGroup& group) override;
+  std::vector<Tensor> decays_of(const Bucket& bucket, double weight_decay) const;
+  void write_updates(const Bucket& bucket, const std::vector<Tensor>& decays, kernels::LambOptions options) const;
 
   std::string_view type_;
   double max_grad_norm_;
+  bool overwrites_;
   Tensor norm_;                   ///< keeps its place: a captured step writes it
   std::vector<Tensor> on_other_;  ///< its copies on other devices
 };

@@ -44,6 +44,10 @@ class FusedNovoGrad : public Optimizer {
 
   std::string_view type() const override { return "FusedNovoGrad"; }
   HyperMap options() const override;
+  /// Takes norms in Apex's form too: a group's arrays "exp_avg_sq", first those of its 16-bit parameters, then those of
+  /// the others, in order, of all parameters or of those that have state. Parameters with masters may stand in either,
+  /// as long as one array has them all. "norm_type" in such a group must be this optimizer's.
+  void load_state_dict(const OptimizerState& state) override;
 
  private:
   void check_hyper(const HyperMap& hyper) const override;

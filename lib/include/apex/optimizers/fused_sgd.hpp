@@ -12,9 +12,10 @@ struct SGDOptions {
   double dampening = 0;
   double weight_decay = 0;
   bool nesterov = false;
-  bool wd_after_momentum = false;  ///< weight decay joins the step, not the momentum
-  bool set_grad_none = false;      ///< what zero_grad() does without an argument
-  bool master_weights = false;     ///< 16-bit parameters are updated through f32 masters
+  bool wd_after_momentum = false;        ///< weight decay joins the step, not the momentum
+  bool materialize_master_grads = true;  ///< changes nothing, see below
+  bool set_grad_none = false;            ///< what zero_grad() does without an argument
+  bool master_weights = false;           ///< 16-bit parameters are updated through f32 masters
   bool capturable = false;
 };
 
@@ -29,9 +30,10 @@ struct SGDOptions {
 /// of the parameter (f32 beside a master), only when momentum is not 0. A parameter's first step is its own; one
 /// skipped by found_inf does not count. Gradients of other strides than the parameter's are re-laid out first.
 ///
-/// Scaled 16-bit gradients are unscaled as the kernel reads them, and the kernel writes the 16-bit weights of masters:
-/// Apex's materialize_master_grads = false. init_state() makes no buffers where dampening is not 0: there the first
-/// step differs from the others.
+/// Scaled 16-bit gradients are unscaled in f32 as the kernel reads them, and the kernel writes the 16-bit weights of
+/// masters. So there are no separate f32 gradients with either value of materialize_master_grads, and both give the
+/// numbers that Apex gets with them: the same ones. init_state() makes no buffers where dampening is not 0: there the
+/// first step differs from the others.
 class FusedSGD : public Optimizer {
  public:
   /// @throws Kind::argument, naming the value: lr, momentum or weight_decay negative or not finite; nesterov with
@@ -40,6 +42,7 @@ class FusedSGD : public Optimizer {
   FusedSGD(std::vector<ParamGroup> groups, const SGDOptions& options);
 
   std::string_view type() const override { return "FusedSGD"; }
+  HyperMap options() const override;
   void init_state() override;
 
  private:
@@ -48,6 +51,8 @@ class FusedSGD : public Optimizer {
   bool counts_steps() const override { return false; }
   void add_state(Bucket& bucket, const ParamGroup& group, const Tensor& param) override;
   void update(const Bucket& bucket, const ParamGroup& group) override;
+
+  bool materialize_master_grads_;
 };
 
 }  // namespace apex::optimizers

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -44,6 +45,9 @@ struct OptimizerState {
   struct Group {
     HyperMap hyper;
     std::vector<std::int64_t> params;
+    /// What Apex keeps for a group as a whole, "exp_avg_sq" of FusedNovoGrad. Read by the classes that say so, written
+    /// by none.
+    std::map<std::string, std::vector<Tensor>> arrays = {};
   };
   std::string type;
   std::vector<std::map<std::string, Tensor>> state;
@@ -169,6 +173,10 @@ class Optimizer {
   /// The class whose state this is: what a file says, so that optimizers which differ in how they work alone read each
   /// other's.
   virtual std::string_view state_type() const { return type(); }
+  /// What makes the steps around this optimizer and changes what its state means ("LARC"); empty: nothing. Checkpoint
+  /// files hold it, and state of the one is refused by the other.
+  const std::string& wrapper() const noexcept { return wrapper_; }
+  void set_wrapper(std::string name) { wrapper_ = std::move(name); }
 
  protected:
   /// One key of the state.
@@ -268,6 +276,7 @@ class Optimizer {
   mutable bool counts_published_ = true;  ///< the tensors "step" hold what the host has counted
   Tensor skipped_;  ///< found_inf as the last step saw it, a persistent copy on its device; undefined: no step had one
   bool had_found_inf_ = false;
+  std::string wrapper_;
 };
 
 /// The class with its options, and every group's size and hyper-parameters, one line each.

@@ -24,12 +24,16 @@ struct LARCOptions {
 ///
 /// Scaled gradients: with StepScaling::inv_scale and grad_scale, ||g|| is that of the unscaled gradient and g stays
 /// scaled. A step that found_inf skips leaves the gradients alone. The optimizer keeps everything that belongs to it:
-/// groups, state, zero_grad; LARC has no state. Nothing waits for the device, so a step can be captured.
+/// groups, state, zero_grad; LARC has no state. It is the optimizer's wrapper() as long as it lives, so that checkpoint
+/// files tell the two apart. Nothing waits for the device, so a step can be captured.
 class LARC {
  public:
   /// `optimizer` outlives this.
   /// @throws Kind::argument for trust_coefficient or eps negative or not finite
   explicit LARC(optimizers::Optimizer& optimizer, const LARCOptions& options = {});
+  LARC(const LARC&) = delete;
+  LARC& operator=(const LARC&) = delete;
+  ~LARC();
 
   Tensor step(const std::function<Tensor()>& closure = {});
   void step(const optimizers::StepScaling& scaling);

@@ -26,12 +26,28 @@ FusedAdam::FusedAdam(std::vector<Tensor> params, const AdamOptions& options)
     : FusedAdam(std::vector<ParamGroup>{{.params = std::move(params)}}, options) {}
 
 FusedAdam::FusedAdam(std::vector<ParamGroup> groups, const AdamOptions& o)
-    : WithArguments(defaults_from(o), {}), eps_inside_sqrt_(o.eps_inside_sqrt), max_grad_norm_(o.max_grad_norm) {
+    : WithArguments(defaults_from(o), {.group_step = o.use_mt}),
+      eps_inside_sqrt_(o.eps_inside_sqrt),
+      max_grad_norm_(o.max_grad_norm),
+      use_mt_(o.use_mt),
+      amp_scale_adjustment_(o.amp_scale_adjustment) {
   apex::optimizers::refuse_amsgrad("contrib.FusedAdam", o.amsgrad);
   if (!(max_grad_norm_ >= 0.0))
     fail(Kind::argument, concat("contrib.FusedAdam: max_grad_norm ", max_grad_norm_, " is not a number >= 0"));
+  if (!(amp_scale_adjustment_ > 0.0) || std::isinf(amp_scale_adjustment_))
+    fail(Kind::argument,
+         concat("contrib.FusedAdam: amp_scale_adjustment ", amp_scale_adjustment_, " is not a finite number above 0"));
   check_hyper(defaults_from(o));
   for (auto& group : groups) add_param_group(std::move(group));
+}
+
+HyperMap FusedAdam::options() const {
+  auto out = WithArguments::options();
+  out["eps_inside_sqrt"] = eps_inside_sqrt_;
+  out["max_grad_norm"] = max_grad_norm_;
+  out["use_mt"] = use_mt_;
+  out["amp_scale_adjustment"] = amp_scale_adjustment_;
+  return out;
 }
 
 void FusedAdam::check_hyper(const HyperMap& hyper) const {
@@ -57,6 +73,18 @@ void FusedAdam::step(const StepArguments& arguments) {
   }
   set_divisors(std::move(divisors));
   step(apex::optimizers::StepScaling{});
+}
+
+void FusedAdam::step(const apex::optimizers::StepScaling& scaling) {
+  if (use_mt_)
+    for (std::size_t g = 0; g < groups().size(); ++g)
+      for (const auto& p : groups()[g].params)
+        if (const Device first = groups()[g].params.front().device(); p.device() != first)
+          fail(Kind::argument, concat("contrib.FusedAdam: use_mt and parameters of group ", g, " on ", first, " and ",
+                                      p.device(), "; make a group for each device"));
+  auto adjusted = scaling;
+  if (scaling.inv_scale.defined()) adjusted.grad_scale /= amp_scale_adjustment_;
+  Optimizer::step(adjusted);
 }
 
 void FusedAdam::update(const Bucket& bucket, const ParamGroup& group) {
