@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <memory>
 
+#include "apex/amp/loss_scaler.hpp"
 #include "apex/autograd.hpp"
 #include "apex/contrib/clip_grad.hpp"
 #include "apex/optimizers/fused_adagrad.hpp"
@@ -71,6 +73,7 @@ TEST(OptimizerGraph, EveryOptimizerReplaysAsItSteps) {
   const std::vector<Parts> all = {
       parts<FusedAdam>("adam", AdamOptions{.lr = 0.1, .weight_decay = 0.1}),
       parts<FusedLAMB>("lamb", LambOptions{.lr = 0.1}),
+      parts<FusedLAMB>("lamb with its update in the gradients", LambOptions{.lr = 0.1, .apex_overwrite_grad = true}),
       parts<FusedNovoGrad>("novograd", NovoGradOptions{.lr = 0.1, .weight_decay = 0.1}),
       parts<FusedAdagrad>("adagrad", AdagradOptions{.lr = 0.1, .weight_decay = 0.1}),
       parts<FusedSGD>("sgd", SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1}),
@@ -110,7 +113,7 @@ TEST(OptimizerGraph, EveryOptimizerReplaysAsItSteps) {
           }
           EXPECT_EQ(optimizer->last_step_skipped(), t == 0 || t == 3);
         }
-        std::vector<std::vector<double>> out = {values(p), values(half)};
+        std::vector<std::vector<double>> out = {values(p), values(half), values(g), values(half_g)};
         optimizer->for_each_state(
             [&](const Tensor&, const std::string&, const Tensor& value) { out.push_back(values(value)); });
         return out;
@@ -120,6 +123,30 @@ TEST(OptimizerGraph, EveryOptimizerReplaysAsItSteps) {
       EXPECT_NE(eager[0], kP);
     }
   }
+}
+
+/// Replays count the skips as update() does, and the host learns of them without asking the device.
+TEST(OptimizerGraph, AMP_7_1_SkipsInReplaysAreWarnedOf) {
+  const auto body = [](amp::LossScaler& scaler, const Tensor& g) {
+    scaler.check({g});
+    scaler.update();
+  };
+  const Tensor g = test::full({4}, std::numeric_limits<double>::infinity());
+  amp::LossScaler loads_kernels({}, test::device()), scaler({}, test::device());
+  body(loads_kernels, g);
+  StepGraph graph(test::device(), {.warm_up = 0});
+  ::testing::internal::CaptureStderr();
+  for (int t = 0; t < 60; ++t) {
+    graph.run("step", [&] { body(scaler, g); });
+    EXPECT_EQ(graph.replays(), test::on_cuda()) << graph.why_not();
+  }
+  EXPECT_EQ(scaler.loss_scale(), 0x1p-44);  // waits: 2^16 halved 60 times
+  scaler.warn_of_skips();
+  scaler.warn_of_skips();
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  const auto at = text.find("not finite whatever the scale");
+  EXPECT_NE(at, text.npos) << text;
+  EXPECT_EQ(text.find("not finite whatever the scale", at + 1), text.npos) << text;
 }
 
 }  // namespace

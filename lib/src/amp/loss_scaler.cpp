@@ -127,9 +127,9 @@ apex::optimizers::StepScaling LossScaler::scaling() const {
 void LossScaler::warn_of_skips() {
   const float skips = std::atomic_ref<float>(*seen_->data<float>()).load(std::memory_order_relaxed);
   if (skips >= kHopeless && !warned_)
-    log_warning(concat("LossScaler: the last ", skips,
-                       " steps were skipped, and gradients "
-                       "are not finite whatever the scale; look into the loss and its input"));
+    log_warning(
+        concat("LossScaler: the last ", skips,
+               " steps were skipped: gradients are not finite whatever the scale; look into the loss and its input"));
   warned_ = skips >= kHopeless;
 }
 
