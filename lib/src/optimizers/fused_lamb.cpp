@@ -111,7 +111,7 @@ Tensor FusedLAMB::skip_sign() const {
   if (!norm_.defined()) return given;
   NoGradGuard no_grad;
   const Tensor own = nn::functional::scale(norm_, 0.0);  // not a number unless the norm is finite
-  return given.defined() ? nn::functional::add(own, nn::functional::to(given, own.dtype())) : own;
+  return given.defined() ? nn::functional::add(own, nn::functional::cast(given, own.dtype())) : own;
 }
 
 bool FusedLAMB::skipped_by_itself() const { return norm_.defined() && !std::isfinite(norm_.item()); }

@@ -150,7 +150,7 @@ int Trainer::run() {
 
 namespace {
 /// What the task fills: all but the last, which is not 0 when the step was skipped.
-Tensor figures_of(const Tensor& sums) { return narrow(sums, 0, 0, sums.numel() - 1); }
+Tensor figures_of(const Tensor& sums) { return views::narrow(sums, 0, 0, sums.numel() - 1); }
 }  // namespace
 
 void Trainer::work(const std::function<io::Batch(std::int64_t)>& batch) {
@@ -170,7 +170,7 @@ void Trainer::work(const std::function<io::Batch(std::int64_t)>& batch) {
     parts_.optimizer.step(scaling_);
   if (const Tensor sign = parts_.optimizer.skip_sign(); sign.defined()) {
     NoGradGuard no_grad;
-    copy_(narrow(step_sums_, 0, step_sums_.numel() - 1, 1), sign);
+    copy_(views::narrow(step_sums_, 0, step_sums_.numel() - 1, 1), sign);
   }
   parts_.optimizer.zero_grad(true);  // last: a captured step drops what it made
 }
