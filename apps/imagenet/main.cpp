@@ -51,9 +51,10 @@ apex::schedules::Schedule make_schedule(const Options& options, std::int64_t glo
 }
 
 /// What shapes the training beside what the checkpoint holds itself (data, seed, schedule, hyper-parameters).
-const std::vector<std::string> kRecipe = {"dtype",     "loss-scale",      "batch-size", "accumulate", "freeze-bn",
-                                          "optimizer", "no-norm-decay",   "channels",   "image-size", "augment",
-                                          "decode",    "label-smoothing", "bad-sample", "tf32"};
+/// Without --optimizer: a checkpoint of another one is refused or, where state is shared, what differs is named.
+const std::vector<std::string> kRecipe = {"dtype",           "loss-scale", "batch-size", "accumulate", "freeze-bn",
+                                          "no-norm-decay",   "channels",   "image-size", "augment",    "decode",
+                                          "label-smoothing", "bad-sample", "tf32"};
 
 /// /config tells what was in force, which for the batch size may be what the checkpoint asks for.
 void put_in_force(std::vector<apex::train::EffectiveOption>& configuration, std::int64_t batch_size) {

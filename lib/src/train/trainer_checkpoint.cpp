@@ -161,6 +161,11 @@ void Trainer::resume(const Resume& from) {
   std::vector<optimizers::HyperMap> hyper;
   for (const auto& group : parts_.optimizer.groups()) hyper.push_back(group.hyper);
   const std::string where = from.path.string();
+  const auto changed =
+      o.evaluate ? std::vector<std::string>() : changed_options(parts_.configuration, parts_.recipe, from.config);
+  if (parts_.session.rank() == 0)
+    for (const auto& change : changed)
+      log_warning(concat(change, " as in '", where, "': the run goes on with its own"));
   const auto loaded = checkpoint::load(from.path,
                                        {.model = parts_.model,
                                         .optimizer = o.evaluate ? nullptr : &parts_.optimizer,
@@ -170,9 +175,6 @@ void Trainer::resume(const Resume& from) {
   best_ = io::attribute<double>(loaded.metrics.attributes, "best_prec1", where + ": /metrics");
   position_ = from.position;
   if (o.evaluate) return;
-  if (parts_.session.rank() == 0)  // not before: a checkpoint that is refused has one line to say
-    for (const auto& change : changed_options(parts_.configuration, parts_.recipe, from.config))
-      log_warning(concat(change, " as in '", where, "': the run goes on with its own"));
   keep_hyper(hyper, where);
 
   const auto& sampler = parts_.train.sampler();
