@@ -88,6 +88,12 @@ inline double mean_at(std::int64_t i, std::size_t param, int step) {
   return sum * static_cast<float>(1.0 / world().size());
 }
 
+inline Tensor f32_gradient(const Tensor& p, const std::function<double(std::int64_t)>& value) {
+  const Tensor g = empty_like(p, DType::f32);
+  copy_(g, from_function(p.sizes(), DType::f32, device(), value));
+  return g;
+}
+
 inline void give_gradients(const std::vector<Tensor>& params, int step) {
   std::vector<std::pair<Tensor, Tensor>> grads;
   for (std::size_t k = 0; k < params.size(); ++k)

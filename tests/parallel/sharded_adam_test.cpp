@@ -16,6 +16,7 @@ namespace {
 using optimizers::FusedAdam;
 using optimizers::StepScaling;
 using test::device;
+using test::f32_gradient;
 using test::give_gradients;
 using test::gradient_at;
 using test::mean_at;
@@ -123,12 +124,6 @@ struct Case {
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 class LikeFusedAdam : public ::testing::TestWithParam<Case> {};
-
-Tensor f32_gradient(const Tensor& p, const std::function<double(std::int64_t)>& value) {
-  const Tensor g = empty_like(p, DType::f32);
-  copy_(g, test::from_function(p.sizes(), DType::f32, device(), value));
-  return g;
-}
 
 /// `ours` groups: the second half of the parameters has another weight decay and learning rate.
 std::vector<optimizers::ParamGroup> in_groups(const std::vector<Tensor>& params) {

@@ -16,6 +16,7 @@ namespace {
 
 using optimizers::FusedAdam;
 using test::device;
+using test::f32_gradient;
 using test::give_gradients;
 using test::gradient_at;
 using test::mean_at;
