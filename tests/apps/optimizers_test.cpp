@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 
 #include "runs.hpp"
 #include "support/tensors.hpp"
@@ -109,6 +111,21 @@ INSTANTIATE_TEST_SUITE_P(
                       {"--lr", "1", "--trust-coefficient", "0.01"},
                       {"master", "momentum_buffer"}}),
     name_of_case);
+
+TEST(Optimizers, StepsThatAreAllSkippedEndTheRun) {
+  const TemporaryFolder folder;
+  for (const char* optimizer : {"lamb", "zero-adam"}) {
+    const auto directory = folder.path() / optimizer;
+    TrainRun run(2, tiny(directory, {"--dtype", "f16", "--loss-scale", "1e9", "--synthetic-size", "960", "-b", "6",
+                                     "--epochs", "1", "-j", "1", "--optimizer", optimizer}));
+    EXPECT_EQ(run.finish().code(), 4) << run.output();
+    EXPECT_NE(run.output().find("50 steps in a row were skipped, the last of them step 50"), std::string::npos)
+        << run.output();
+    std::ifstream metrics(directory / "metrics.jsonl");
+    const std::string records{std::istreambuf_iterator<char>(metrics), {}};
+    EXPECT_NE(records.find("\"loss_scale\":1000000000.0,\"skipped_steps\":49"), std::string::npos) << records;
+  }
+}
 
 TEST(Optimizers, ACheckpointOfAnotherOneIsRefusedInOneLine) {
   const TemporaryFolder folder;

@@ -40,6 +40,18 @@ std::vector<double> adapted(const std::vector<double>& p, const std::vector<doub
   return out;
 }
 
+TEST(LARC, PAR_7_ARateOfZeroLeavesTheGradient) {  // also where trust is 0: 0 / 0 is 1
+  for (const double trust : {0.0, 0.02}) {
+    const Tensor p = leaf(vector_of(kP));
+    FusedSGD sgd({p}, {.lr = 0});
+    LARC larc(sgd, {.trust_coefficient = trust});
+    set_grad(p, vector_of(kGrads[0]));
+    larc.step();
+    EXPECT_EQ(values(p), kP);
+    expect_close(values(grad(p)), kGrads[0]);
+  }
+}
+
 struct Tried {
   DType dtype;
   double tolerance;

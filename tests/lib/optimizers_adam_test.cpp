@@ -241,11 +241,33 @@ TEST(FusedAdam, OPT_10_A11_LoadRefusesWhatDoesNotFitAndTakesDefaults) {
   refuse("FusedLAMB", [](auto& s) { s.type = "FusedLAMB"; });
   refuse("no state 'master'", [](auto& s) { s.state[0]["master"] = test::ones({4}); });
   refuse("'step' of parameter 0", [](auto& s) { s.state[0]["step"] = test::ones({4}, DType::i32); });
+  refuse("step -5", [](auto& s) { s.state[0]["step"] = test::full({1}, -5.0); });
+  refuse("step 1.5", [](auto& s) { s.state[0]["step"] = test::full({1}, 1.5); });
+  refuse("step nan", [](auto& s) { s.state[0]["step"] = test::full({1}, std::nan("")); });
+  refuse("lacks 'exp_avg_sq'", [](auto& s) { s.state[0].erase("exp_avg_sq"); });
+  refuse("names parameter 1, which", [](auto& s) { s.groups[0].params[0] = 1; });
+  refuse("names parameter -1, which", [](auto& s) { s.groups[0].params[0] = -1; });
   refuse("amsgrad", [](auto& s) { s.groups[0].hyper["amsgrad"] = true; });
   auto without = saved;
   without.groups[0].hyper.erase("bias_correction");
   EXPECT_NO_THROW(optimizer.load_state_dict(without));
   EXPECT_TRUE(optimizer.groups()[0].flag("bias_correction"));
+}
+
+TEST(FusedAdam, LoadRefusesAParameterNamedTwice) {
+  const Tensor p = leaf(vector_of(kP)), q = leaf(vector_of(kP));
+  FusedAdam optimizer({p, q}, {.lr = 0.1});
+  auto state = optimizer.state_dict();
+  state.groups[0].params = {0, 0};
+  expect_error(Kind::data, "names parameter 0 a second time", [&] { optimizer.load_state_dict(state); });
+}
+
+TEST(FusedAdam, AGradientScaleThatIsNoNumberIsRefused) {
+  const Tensor p = leaf(vector_of(kP));
+  FusedAdam optimizer({p}, {.lr = 0.1});
+  set_gradients({p}, kGrads[0]);
+  expect_error(Kind::argument, "grad_scale nan", [&] { optimizer.step({.grad_scale = std::nan("")}); });
+  EXPECT_EQ(values(p), kP);
 }
 
 TEST(FusedAdam, LoadsTheFormsOfTorchAndApex) {

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: the apex authors
 // SPDX-License-Identifier: BSD-3-Clause
+#include "apex/optimizers/fused_lamb.hpp"
+
 #include <limits>
 
-#include "apex/optimizers/fused_lamb.hpp"
 #include "lib/optimizers_support.hpp"
 
 namespace apex {
@@ -84,6 +85,22 @@ TEST(FusedLAMB, OPT_10_A16_NoClipping) {
     options.max_grad_norm = most;
     run_case(options, {{}, {}, {0.96307409, -1.9597843, 0.43988007, 3.0344255}}, {{}, {}, {0.17527351, -0.08418421}});
   }
+}
+
+TEST(FusedLAMB, AGradientThatIsNotFiniteSkipsWithoutClippingToo) {
+  const Tensor p = leaf(vector_of({1, 2}));
+  FusedLAMB optimizer({p}, {.lr = 0.1, .max_grad_norm = 0});
+  set_grad(p, vector_of({1, std::numeric_limits<double>::infinity()}));
+  optimizer.step();
+  EXPECT_TRUE(optimizer.last_step_skipped());
+  EXPECT_NE(optimizer.skip_sign().item(), 0.0);
+  EXPECT_EQ(values(p), (std::vector<double>{1, 2}));
+  EXPECT_EQ(values(state(optimizer, p, "exp_avg")), (std::vector<double>{0, 0}));
+  set_grad(p, vector_of({1, 1}));
+  optimizer.step();
+  EXPECT_FALSE(optimizer.last_step_skipped());
+  EXPECT_EQ(optimizer.skip_sign().item(), 0.0);
+  EXPECT_EQ(state(optimizer, p, "step").item(), 1);
 }
 
 TEST(FusedLAMB, OPT_10_A17_L2AndAveraging) {

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "apex/optimizers/fused_adam.hpp"
+#include "apex/parallel/larc.hpp"
 #include "sharded.hpp"
 
 namespace apex {
@@ -394,6 +395,13 @@ TEST(Sharded, GroupsAndRanksMustFit) {
         Kind::argument);
     EXPECT_NE(cap.find("cap 2 MiB"), std::string::npos) << cap;
   }
+}
+
+TEST(Sharded, LarcNeedsWholeParameters) {  // spec/parallel.md 7
+  const Tensor p = test::listed({1, 2});
+  test::DistributedFusedAdam optimizer({p}, {.lr = 0.1});
+  EXPECT_NE(test::error_of([&] { parallel::LARC larc(optimizer); }, Kind::unsupported).find("shards its parameters"),
+            std::string::npos);
 }
 
 TEST(Sharded, CallsAtTheWrongTime) {

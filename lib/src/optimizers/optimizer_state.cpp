@@ -27,6 +27,14 @@ bool is_foreign(const std::string& key) {
   return keys.contains(key);
 }
 
+/// A number of updates. @throws Kind::data for what counts nothing
+std::int64_t whole_count(double value, std::string_view type, std::string_view where) {
+  if (!(value >= 0.0 && value <= 2147483647.0) || value != std::floor(value))
+    fail(Kind::data,
+         concat(type, ": ", where, " says step ", value, "; a whole number from 0 to 2147483647 is needed"));
+  return static_cast<std::int64_t>(value);
+}
+
 void write(const Tensor& target, const Tensor& value) {
   const Tensor near = nn::functional::to(value.detach(), target.device());
   if (near.sizes() == target.sizes()) {
@@ -151,7 +159,7 @@ void Optimizer::set_state(const Tensor& param, const std::string& key, const Ten
          concat(type(), ": state '", key, "' of sizes ", value.sizes(), " for a parameter of ", param.sizes()));
   const NoGradGuard no_grad;
   publish_counts();
-  if (key == kStep) state_[param.id()].updates = static_cast<std::int64_t>(value.item());
+  if (key == kStep) state_[param.id()].updates = whole_count(value.item(), type(), "set_state");
   write(state_tensor(param, *known), value);
 }
 
@@ -200,6 +208,7 @@ void Optimizer::load_state_dict(const OptimizerState& from) {
   std::vector<HyperMap> hyper;
   std::vector<Entry> entries;
   std::unordered_map<const void*, std::int64_t> counts;
+  std::unordered_set<std::int64_t> taken;
   std::int64_t without_master = 0, without_step = 0;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const auto& params = groups_[g].params;
@@ -209,15 +218,25 @@ void Optimizer::load_state_dict(const OptimizerState& from) {
     const auto group_step = from.groups[g].hyper.find(kStep);
     std::optional<std::int64_t> group_count;
     if (group_step != from.groups[g].hyper.end())
-      group_count = std::visit([](auto v) { return static_cast<std::int64_t>(v); }, group_step->second);
+      group_count = whole_count(std::visit([](auto v) { return static_cast<double>(v); }, group_step->second), type(),
+                                concat("group ", g, " of the state"));
     if (const auto& arrays = from.groups[g].arrays; !arrays.empty())
       fail(Kind::data, concat(type(), ": group ", g, " of the state has arrays '", arrays.begin()->first,
                               "', which this optimizer keeps with each parameter, if at all"));
     hyper.push_back(hyper_of_state(from, g));
     for (std::size_t i = 0; i < params.size(); ++i) {
-      const auto number = static_cast<std::size_t>(from.groups[g].params[i]);
-      if (number >= from.state.size()) fail(Kind::data, concat(type(), ": the state names parameter ", number));
-      const auto& state = from.state[number];
+      const std::int64_t number = from.groups[g].params[i];
+      if (number < 0 || number >= static_cast<std::int64_t>(from.state.size()) || !taken.insert(number).second)
+        fail(Kind::data, concat(type(), ": group ", g, " of the state names parameter ", number,
+                                taken.contains(number) ? " a second time" : ", which it does not hold"));
+      const auto& state = from.state[static_cast<std::size_t>(number)];
+      const auto keys = state_keys(params[i]);
+      const auto given = [&](const StateKey& key) { return state.contains(std::string(key.name)); };
+      if (std::any_of(keys.begin(), keys.end(), given))
+        for (const auto& key : keys)
+          if (!given(key))
+            fail(Kind::data,
+                 concat(type(), ": the state of parameter ", i, " in group ", g, " lacks '", key.name, '\''));
       for (const auto& [name, value] : state) {
         const auto key = key_of(params[i], name);
         if (!key) fail(Kind::data, concat(type(), " keeps no state '", name, '\''));
@@ -225,7 +244,9 @@ void Optimizer::load_state_dict(const OptimizerState& from) {
           fail(Kind::data, concat(type(), ": state '", name, "' of parameter ", i, " in group ", g, " is ",
                                   value.sizes(), ", the parameter ", params[i].sizes()));
         entries.push_back({params[i], *key, value});
-        if (name == kStep) counts[params[i].id()] = static_cast<std::int64_t>(value.item());
+        if (name == kStep)
+          counts[params[i].id()] =
+              whole_count(value.item(), type(), concat("the state of parameter ", i, " in group ", g));
       }
       if (state.empty() || !counts_steps() || state.contains(kStep)) {
         without_master += !state.empty() && has_master(params[i]) && !state.contains(kMaster);

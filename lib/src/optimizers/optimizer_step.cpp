@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // One step: what a multi-tensor call takes is put together, and updates are counted.
 #include <algorithm>
+#include <cmath>
 
 #include "apex/autograd.hpp"
 #include "apex/kernels/copy.hpp"
@@ -68,6 +69,8 @@ void Optimizer::choose_counts(const StepScaling& scaling) {
 
 void Optimizer::step(const StepScaling& scaling) {
   NoGradGuard no_grad;
+  if (!std::isfinite(scaling.grad_scale))
+    fail(Kind::argument, concat(type(), "::step: grad_scale ", scaling.grad_scale, " is not a finite number"));
   note_found_inf(scaling.found_inf);
   // On the host a skipped step ends here, before any state is made: a skipped first step is no first step.
   const bool knows = had_found_inf_ && (skipped_.device().is_cpu() || (counts_steps() && counts_on_host()));

@@ -177,7 +177,7 @@ void LARC::adapt(const ParamGroup& group, const StepScaling& scaling) const {
     if (options_.clip) {
       const Row lr =
           group.lr_on_device.defined() ? Row::repeated(p, group.lr_on_device) : Row::filled(p, group.number("lr"));
-      a = a.with(div, lr).with(minimum, Row::filled(p, 1.0));
+      a = a.with(div, lr).with(minimum, Row::filled(p, 1.0)).where_not_zero(lr, Row::filled(p, 1.0));
     }
     // What wd * p is multiplied by: the gradient is still scaled.
     Row b = a.scaled(wd).with(div, scale);
